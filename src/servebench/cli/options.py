@@ -1,0 +1,224 @@
+"""Options that several commands share, each a decorator."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from servebench.errors import UsageError, did_you_mean
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+LOCAL_ENGINES = ("vllm", "sim")
+
+
+def _endpoint(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Check `vllm`, `sim` or an http(s) URL; return the word, or the URL without its trailing slash or `/v1`."""
+    if value in LOCAL_ENGINES:
+        return value
+    if "://" not in value:
+        near = did_you_mean(value, LOCAL_ENGINES)
+        raise click.BadParameter(f'"{value}" is neither vllm nor sim nor a URL such as http://127.0.0.1:8000{near}')
+    if (fault := _url_fault(value)) is not None:
+        raise click.BadParameter(fault)
+    return value.rstrip("/").removesuffix("/v1")
+
+
+def _url_fault(value: str) -> str | None:
+    """Return what is wrong with a base URL, without repeating a password in it; None if nothing is."""
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"not a URL: {error}"
+    if parts.username is not None or parts.password is not None:
+        return "credentials in the URL would be stored with the run; use --api-key-env"
+    if parts.scheme not in ("http", "https"):
+        return f'"{value}": the scheme must be http or https, not {parts.scheme}'
+    if not host:
+        return f'"{value}" names no host'
+    if parts.query or parts.fragment:
+        return f'"{value}": give the base URL, without a query or fragment'
+    return None
+
+
+def _workers(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """Check a whole number of worker processes from 1, or `auto`, which becomes None."""
+    if value == "auto":
+        return None
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise click.BadParameter(f'"{value}" is neither auto nor a whole number from 1')
+    return int(value)
+
+
+def _api_key(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    """Check that `name` is that of a set variable, without ever showing what may be a key given by mistake."""
+    if name is None:
+        return None
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise click.BadParameter("give the name of an environment variable, not the key itself", ctx, param)
+    if not os.environ.get(name):
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            name = "of that name"
+        raise UsageError(f"--api-key-env: the environment variable {name} is not set or empty")
+    return name
+
+
+def endpoint_option(function: Command) -> Command:
+    """`--endpoint`, passed as `endpoint: str`: `vllm`, `sim` or a URL without a trailing slash."""
+    return click.option(
+        "--endpoint",
+        "-e",
+        metavar="URL|vllm|sim",
+        callback=_endpoint,
+        default="vllm",
+        show_default=True,
+        help="The server under test: a base URL (with or without /v1), 'vllm' to start a local vLLM, "
+        "or 'sim' to start the simulated engine.",
+    )(function)
+
+
+def model_option(function: Command) -> Command:
+    """`--model`, passed as `model: str | None`."""
+    return click.option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="The model: a name that the server lists, or for a local vLLM a model name or folder. 'tiny-random' is a "
+        "small built-in one with random weights. Default: the scenario's, else the only one that the server lists.",
+    )(function)
+
+
+def set_option(function: Command) -> Command:
+    """`--set`, repeatable, passed as `overrides: tuple[str, ...]` of `key=value`, as `load_scenario` takes them."""
+    return click.option(
+        "--set",
+        "-s",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a key of the scenario by its dotted path, such as load.poisson=8/s; may be repeated.",
+    )(function)
+
+
+def out_option(function: Command) -> Command:
+    """`--out`, passed as `out: Path | None`; None asks for the default folder."""
+    return click.option(
+        "--out",
+        "-o",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="The run directory, which must be new or empty. Default: results/NAME-DATE-TIME.",
+    )(function)
+
+
+def json_option(function: Command) -> Command:
+    """`--json`, passed as `as_json: bool`."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Write one JSON document to stdout instead of tables; messages go to stderr.",
+    )(function)
+
+
+def quiet_option(function: Command) -> Command:
+    """`--quiet`, passed as `quiet: bool`."""
+    return click.option("--quiet", "-q", is_flag=True, help="No live view and no progress lines.")(function)
+
+
+def api_key_env_option(function: Command) -> Command:
+    """`--api-key-env`, passed as `api_key_env: str | None`: the *name* of a set environment variable."""
+    return click.option(
+        "--api-key-env",
+        metavar="VARIABLE",
+        callback=_api_key,
+        help="Name of the environment variable that holds the API key, sent as a bearer token; "
+        "the key itself is never written anywhere.",
+    )(function)
+
+
+def ca_file_option(function: Command) -> Command:
+    """`--ca-file`, passed as `ca_file: Path | None`."""
+    return click.option(
+        "--ca-file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Trust the certificates in this PEM file instead of the system's.",
+    )(function)
+
+
+def insecure_option(function: Command) -> Command:
+    """`--insecure`, passed as `insecure: bool`."""
+    return click.option(
+        "--insecure", is_flag=True, help="Do not verify the server's TLS certificate; the result says so."
+    )(function)
+
+
+def workers_option(function: Command) -> Command:
+    """`--workers`, passed as `workers: int | None`; None is `auto`."""
+    return click.option(
+        "--workers",
+        "-w",
+        metavar="N|auto",
+        callback=_workers,
+        default="auto",
+        show_default=True,
+        help="Worker processes that send the load; 'auto' takes as many as the plan's rate needs on this machine.",
+    )(function)
+
+
+def keep_raw_option(function: Command) -> Command:
+    """`--keep-raw`, passed as `keep_raw: bool`."""
+    return click.option(
+        "--keep-raw",
+        is_flag=True,
+        help="Also store every response's bytes with the stamp of each read (large: some 250 bytes a token).",
+    )(function)
+
+
+def tokenizer_option(function: Command) -> Command:
+    """`--tokenizer`, passed as `tokenizer: str | None`."""
+    return click.option(
+        "--tokenizer",
+        metavar="NAME|DIR",
+        help="Local tokenizer for exact prompt lengths when the server has no /tokenize "
+        "(needs the 'tokenizer' extra).",
+    )(function)
+
+
+def vllm_python_option(function: Command) -> Command:
+    """`--vllm-python`, passed as `vllm_python: Path | None`."""
+    return click.option(
+        "--vllm-python",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Python of the environment that has vLLM. Default: $SERVEBENCH_VLLM_PYTHON, else the one of `vllm` on PATH.",
+    )(function)
+
+
+def connection_options(function: Command) -> Command:
+    """How a server is reached: `--endpoint`, `--model`, `--api-key-env`, `--ca-file`, `--insecure`, `--vllm-python`."""
+    stack: tuple[Decorator[Command], ...] = (
+        endpoint_option,
+        model_option,
+        api_key_env_option,
+        ca_file_option,
+        insecure_option,
+        vllm_python_option,
+    )
+    for option in reversed(stack):
+        function = option(function)
+    return function
+
+
+def output_options(function: Command) -> Command:
+    """Where a result goes: `--out`, `--json`, `--quiet`."""
+    return out_option(json_option(quiet_option(function)))
