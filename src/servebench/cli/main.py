@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _invoke(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the last resort, which says so
         return _explain(_innermost(error))
     return code
 

@@ -189,8 +189,7 @@ def tokenizer_option(function: Command) -> Command:
     return click.option(
         "--tokenizer",
         metavar="NAME|DIR",
-        help="Local tokenizer for exact prompt lengths when the server has no /tokenize "
-        "(needs the 'tokenizer' extra).",
+        help="Local tokenizer for exact prompt lengths when the server has no /tokenize (needs the 'tokenizer' extra).",
     )(function)
 
 
@@ -200,7 +199,7 @@ def vllm_python_option(function: Command) -> Command:
         "--vllm-python",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         metavar="FILE",
-        help="Python of the environment that has vLLM. Default: $SERVEBENCH_VLLM_PYTHON, else the one of `vllm` on PATH.",
+        help="Python of the environment that has vLLM. Default: $SERVEBENCH_VLLM_PYTHON, else that of `vllm` on PATH.",
     )(function)
 
 
