@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from servebench.record.columns import CHUNKS
-from servebench.record.stream import journal_files, read_batches
+from servebench.record.stream import arrow_array, journal_files, read_batches
 
 ROWS_AT_ONCE = 131_072
 
@@ -77,7 +77,8 @@ class ChunkIndex:
             )
         ]
         columns = [np.concatenate([batch[i][rows] for batch, rows in where]) for i in range(len(CHUNKS))]
-        return pa.record_batch([pa.array(column) for column in _by_arrival(columns)], schema=CHUNKS)
+        arrays = [arrow_array(column, field.type) for column, field in zip(_by_arrival(columns), CHUNKS, strict=True)]
+        return pa.record_batch(arrays, schema=CHUNKS)
 
 
 def whole_requests(requests: pa.Table, chunks: ChunkIndex) -> pa.Table:

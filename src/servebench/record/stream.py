@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from servebench.errors import ServebenchError
 from servebench.record.columns import CHUNKS, REQUESTS, TELEMETRY
@@ -20,6 +22,18 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 class JournalError(ServebenchError):
     """The journal cannot be written (a full or vanished disk) or is not one of ours."""
+
+
+def arrow_array(values: Sequence[Any] | NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Values as an Arrow array; a numpy array of `kind` is wrapped and not copied.
+
+    `pa.array` would import pandas, where it is installed, at the first numpy array it meets: a pause of hundreds of
+    milliseconds in the middle of a run.
+    """
+    if not isinstance(values, np.ndarray):
+        return pa.array(values, kind)
+    values = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 class StreamFile:
@@ -42,7 +56,7 @@ class StreamFile:
 
     def write(self, columns: Sequence[Any]) -> None:
         """Append one record batch, given its columns in the order of the schema."""
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        arrays = [arrow_array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._append(pa.record_batch(arrays, schema=self._schema).serialize())
 
     def _append(self, message: pa.Buffer | bytes) -> None:
