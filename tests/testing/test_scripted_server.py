@@ -95,10 +95,10 @@ def test_waits_add_up_without_drift_and_sends_are_logged():
 
 
 def test_bytes_arrive_one_by_one():
-    with ScriptedServer([*byte_by_byte(b"abc", 0.02, "last"), Close()]) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            sock.sendall(REQUEST)
-            assert [sock.recv(10) for _ in range(4)] == [b"a", b"b", b"c", b""]
+    script = [*byte_by_byte(b"abc", 0.02, "last"), Close()]
+    with ScriptedServer(script) as server, socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(REQUEST)
+        assert [sock.recv(10) for _ in range(4)] == [b"a", b"b", b"c", b""]
     assert server.at("last").data == b"c"
 
 
@@ -108,12 +108,12 @@ def test_a_split_covers_every_byte():
 
 
 def test_reset_reaches_the_client_after_the_bytes_before_it():
-    with ScriptedServer([Send(b"partial"), Wait(0.02), Reset()]) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            sock.sendall(REQUEST)
-            assert sock.recv(100) == b"partial"
-            with pytest.raises(ConnectionResetError):
-                sock.recv(100)
+    script = [Send(b"partial"), Wait(0.02), Reset()]
+    with ScriptedServer(script) as server, socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(REQUEST)
+        assert sock.recv(100) == b"partial"
+        with pytest.raises(ConnectionResetError):
+            sock.recv(100)
 
 
 def test_half_close_ends_the_answer_but_not_the_connection():
