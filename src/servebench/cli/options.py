@@ -197,9 +197,10 @@ def vllm_python_option(function: Command) -> Command:
     """`--vllm-python`, passed as `vllm_python: Path | None`."""
     return click.option(
         "--vllm-python",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        metavar="FILE",
-        help="Python of the environment that has vLLM. Default: $SERVEBENCH_VLLM_PYTHON, else that of `vllm` on PATH.",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="PATH",
+        help="The environment that has vLLM, or its Python. Default: $SERVEBENCH_VLLM_PYTHON, else that of `vllm` on "
+        "PATH, else .venv-vllm in the checkout.",
     )(function)
 
 
