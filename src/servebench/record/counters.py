@@ -1,8 +1,8 @@
 """Live counters: what the workers are doing right now, in memory that they share with the parent.
 
 Every worker owns one block of int64 slots and three histograms and is the only one to write them; the parent owns the
-control block. An aligned int64 is written and read whole, so there is no lock and no message; a reader may see two slots
-a few microseconds apart, which a display does not mind. The figures of a result never come from here.
+control block. An aligned int64 is written and read whole, so there is no lock and no message; a reader may see two
+slots a few microseconds apart, which a display does not mind. The figures of a result never come from here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Control(IntEnum):
 
 
 _OUTCOMES = tuple(Outcome)
-_OUTCOME_AT = {outcome: Slot.OUTCOME_FIRST + number for number, outcome in enumerate(_OUTCOMES)}
+_OUTCOME_AT: dict[str, int] = {outcome: Slot.OUTCOME_FIRST + number for number, outcome in enumerate(_OUTCOMES)}
 _SLOTS = Slot.OUTCOME_FIRST + len(_OUTCOMES)
 
 LIVE_METRICS = ("ttft", "itl", "e2e")
@@ -118,8 +118,8 @@ class WorkerCounters:
             self._slots[peak] = value
 
     def finish(self, outcome: str) -> None:
-        """Count a request that has got its outcome."""
-        self._slots[_OUTCOME_AT[Outcome(outcome)]] += 1
+        """Count a request that has got its `Outcome`."""
+        self._slots[_OUTCOME_AT[outcome]] += 1
         self._slots[Slot.FINISHED] += 1
 
     def state(self, state: State) -> None:
@@ -201,7 +201,7 @@ class Snapshot:
     @property
     def outcomes(self) -> dict[Outcome, int]:
         """Finished requests by outcome; every outcome is listed."""
-        return {outcome: self.total(slot) for outcome, slot in _OUTCOME_AT.items()}
+        return {outcome: self.total(_OUTCOME_AT[outcome]) for outcome in _OUTCOMES}
 
     def histogram(self, metric: str) -> Int64s:
         """Bucket counts of a live metric; bucket i holds EDGES_NS[i − 1] <= duration < EDGES_NS[i]."""
