@@ -1,0 +1,75 @@
+"""Running the simulated server: an event loop, a listener, and the signals that end it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+from collections.abc import Callable
+
+from servebench.engine.sim.server import SimApp
+from servebench.engine.sim.settings import SimSettings
+
+
+def run(
+    settings: SimSettings,
+    model: str,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    watch: Callable[[asyncio.Event], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        port: 0 takes a free one.
+        ready: called with the base URL once connections are accepted.
+        watch: called inside the loop with an event that ends the server when set.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    serving = _serve(settings, model, host, port, ready, watch)
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        asyncio.run(serving)
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serving)
+
+
+async def _serve(
+    settings: SimSettings,
+    model: str,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    watch: Callable[[asyncio.Event], None] | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    app = SimApp(settings, model, loop)
+    server = await loop.create_server(app.protocol, host, port, backlog=4096)
+    if watch is not None:
+        watch(stop)
+    _spare_the_collector()
+    ready(_url(server.sockets[0]))
+    await stop.wait()
+    server.close()
+    app.close()
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+def _spare_the_collector() -> None:
+    # What lives from here on is freed by reference counts; a full collection in mid-run would delay every stream.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
