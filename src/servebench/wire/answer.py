@@ -1,0 +1,289 @@
+"""Turns the stamped bytes of one response into tokens and instants, after they were received.
+
+The body may be fed in several portions, so that a long stream need not be kept whole; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from servebench.wire.dialects.base import Choice, Delta, Event, Usage
+from servebench.wire.sse import SSEParser
+from servebench.wire.tokens import Chunks, EventTokens, count_tokens
+
+CONTENT, REASONING, TOOL = 0, 1, 2
+_NONE, _WEAK, _FINISH, _STRONG = 0, 1, 2, 3
+_DONE = b"[DONE]"
+
+_decode_many = msgspec.json.Decoder(list[Event]).decode
+_decode_one = msgspec.json.Decoder(Event).decode
+
+
+class Answer:
+    """What a response said. Instants are CLOCK_REALTIME ns, None where the event did not happen.
+
+    Attributes:
+        done: `[DONE]` was seen (or a whole JSON answer was read).
+        finish_reason: of the first choice that gave one.
+        error: text of an error object inside the stream.
+        malformed: what could not be understood, first instance.
+        first_event_ns: the first event of any kind.
+        last_event_ns: the last event of any kind.
+        input_tokens, cached_tokens, usage_tokens: from `usage`.
+    """
+
+    def __init__(self, stream: bool, count: Callable[[str], int] | None = None) -> None:
+        """Expect events when `stream`; `count` is a local tokenizer's count, used when the server says nothing."""
+        self.stream = stream
+        self._count = count
+        self._texts: list[str] = []
+        self.done = False
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.malformed: str | None = None
+        self.first_event_ns: int | None = None
+        self.last_event_ns: int | None = None
+        self.input_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.usage_tokens: int | None = None
+        self._tokens = EventTokens()
+        self._sse = SSEParser()
+        self._offset = 0  # body bytes before the portion being fed
+        self._whole: list[bytes] = []
+        self._last_stamp: int | None = None
+        self._sniffed = False
+
+    @property
+    def comments(self) -> int:
+        """Comment lines seen (keep-alive pings)."""
+        return self._sse.comments
+
+    def feed(self, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
+        """Take body pieces with the arrival (ns) of the read that brought each."""
+        if not parts:
+            return
+        self._last_stamp = stamps[-1]
+        if not self.stream:
+            self._whole += parts
+            return
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self._sniffed and body.strip():
+            self._sniffed = True
+            if body.lstrip()[:1] in (b"{", b"<", b"["):  # JSON or HTML where events were asked for
+                self.stream = False
+                self._whole += parts
+                return
+        datas, ends, types = self._sse.feed(body)
+        if datas:
+            self._events(datas, self._arrivals(parts, stamps, ends), types)
+        self._offset += len(body)
+
+    def finish(self) -> Chunks:
+        """Close the body and return the token-bearing chunks."""
+        if self.stream:
+            datas, _, types = self._sse.finish()
+            if datas and self._last_stamp is not None:
+                self._events(datas, [self._last_stamp] * len(datas), types)
+        elif self._whole:
+            self._whole_answer()
+        tokenized = self._count("".join(self._texts)) if self._count and self.usage_tokens is None else None
+        return count_tokens(self._tokens, self.usage_tokens, tokenized)
+
+    def _arrivals(self, parts: Sequence[bytes], stamps: Sequence[int], ends: Sequence[int]) -> list[int]:
+        """The arrival of the piece that holds each offset of `ends`."""
+        if len(parts) == len(ends) == 1:
+            return [stamps[0]]
+        edges = np.fromiter(map(len, parts), np.int64, len(parts)).cumsum()
+        places = edges.searchsorted(np.array(ends, np.int64) - self._offset, "right")
+        return [stamps[place] for place in places.tolist()]
+
+    def _events(self, datas: list[bytes], arrivals: list[int], types: dict[int, bytes]) -> None:
+        if self.first_event_ns is None:
+            self.first_event_ns = arrivals[0]
+        self.last_event_ns = arrivals[-1]
+        if datas[-1].strip() == _DONE or any(data == _DONE for data in datas):
+            self.done = True
+            cut = next(i for i, data in enumerate(datas) if data.strip() == _DONE)
+            datas, arrivals = datas[:cut], arrivals[:cut]
+        for place, kind in types.items():
+            if kind == b"error" and place < len(datas):
+                self.error = self.error or _text(datas[place])
+        if not datas:
+            return
+        try:
+            events = _decode_many(b"[" + b",".join(datas) + b"]")
+            if len(events) != len(datas):
+                raise msgspec.DecodeError("an event holds several JSON values")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            events = [self._decode(data) for data in datas]
+        self._read(events, arrivals, datas)
+
+    def _decode(self, data: bytes) -> Event:
+        try:
+            return _decode_one(data)
+        except msgspec.ValidationError:
+            return _lenient(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            self.malformed = self.malformed or f"an event is not JSON ({problem}): {_text(data)}"
+            return Event()
+
+    def _read(self, events: list[Event], arrivals: list[int], datas: list[bytes]) -> None:
+        add = self._tokens.add
+        plain = self._count is None
+        for event, arrival, data in zip(events, arrivals, datas, strict=True):
+            choices = event.choices
+            usage = event.usage
+            if usage is not None:
+                self._usage(usage)
+            if choices:
+                choice = choices[0]
+                delta = choice.delta
+                if (
+                    plain
+                    and delta is not None
+                    and delta.content
+                    and usage is None
+                    and choice.token_ids is None
+                    and len(choices) == 1
+                ):
+                    add(arrival, _STRONG, CONTENT, len(delta.content), len(data))  # nearly every event
+                    if choice.finish_reason is not None:
+                        self.finish_reason = self.finish_reason or choice.finish_reason
+                else:
+                    self._choices(choices, usage, arrival, len(data))
+            elif event.error is not None:
+                self.error = self.error or _error_text(event.error)
+            elif event.object == "error":
+                self.error = self.error or _error_text(event.message)
+            elif usage is not None and usage.completion_tokens is not None:
+                self._tokens.running_total(usage.completion_tokens)
+
+    def _choices(self, choices: list[Choice], usage: Usage | None, arrival: int, size: int) -> None:
+        strength, channel, length, ids = _NONE, CONTENT, 0, None
+        for choice in choices:
+            one, where, piece = _weigh(choice)
+            if one > strength:
+                strength, channel = one, where
+            length += len(piece)
+            if self._count is not None:
+                self._texts.append(piece)
+            if choice.token_ids is not None:
+                ids = (ids or 0) + len(choice.token_ids)
+            if choice.finish_reason is not None:
+                self.finish_reason = self.finish_reason or choice.finish_reason
+        total = usage.completion_tokens if usage is not None else None
+        if strength != _NONE or ids or total is not None:
+            self._tokens.add(arrival, strength, channel, length, size, ids, total)
+
+    def _usage(self, usage: Usage) -> None:
+        if usage.prompt_tokens is not None:
+            self.input_tokens = usage.prompt_tokens
+        if usage.completion_tokens is not None:
+            self.usage_tokens = usage.completion_tokens
+        if usage.prompt_tokens_details is not None and usage.prompt_tokens_details.cached_tokens is not None:
+            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+
+    def _whole_answer(self) -> None:
+        """A body that is one JSON object: all tokens arrived with its last byte."""
+        body = b"".join(self._whole)
+        assert self._last_stamp is not None
+        self.first_event_ns = self.last_event_ns = self._last_stamp
+        if not body.strip():
+            return
+        try:
+            event = _decode_one(body)
+        except msgspec.ValidationError:
+            event = _lenient(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.malformed = f"the body is neither events nor JSON: {_text(body)}"
+            return
+        for choice in event.choices or ():
+            choice.delta = choice.delta or choice.message
+        self._read([event], [self._last_stamp], [body])
+        self.done = self.done or bool(event.choices)
+
+
+def _weigh(choice: Choice) -> tuple[int, int, str]:
+    """How surely a choice carries a token, on which channel, and its text."""
+    delta = choice.delta
+    if delta is None:
+        if choice.text:
+            return _STRONG, CONTENT, choice.text
+        if choice.text is None:
+            return _NONE, CONTENT, ""
+        return (_WEAK if choice.finish_reason is None else _FINISH), CONTENT, ""
+    if delta.content or delta.refusal:
+        return _STRONG, CONTENT, (delta.content or "") + (delta.refusal or "")
+    reasoning = delta.reasoning or delta.reasoning_content
+    if reasoning:
+        return _STRONG, REASONING, reasoning
+    if delta.tool_calls or delta.function_call:
+        return _STRONG, TOOL, _tool_text(delta)
+    if delta.role is not None:
+        return _NONE, CONTENT, ""
+    if choice.finish_reason is not None:
+        return _FINISH, CONTENT, ""
+    empty = delta.content == "" or delta.reasoning == "" or delta.reasoning_content == ""
+    return (_WEAK if empty else _NONE), CONTENT, ""
+
+
+def _tool_text(delta: Delta) -> str:
+    texts = []
+    for call in [*(delta.tool_calls or ()), {"function": delta.function_call}]:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            texts.append(f"{function.get('name') or ''}{function.get('arguments') or ''}")
+    return "".join(texts) or "?"
+
+
+def _lenient(data: bytes) -> Event:
+    """Read an event whose JSON is sound but whose fields have unexpected types, keeping what can be kept."""
+    try:
+        raw = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return Event()
+    if not isinstance(raw, dict):
+        return Event()
+    event = Event(error=raw.get("error"), object=raw.get("object"), message=raw.get("message"))
+    event.usage = _kept(raw.get("usage"), Usage)
+    choices = raw.get("choices")
+    event.choices = [c for c in map(_lenient_choice, choices) if c] if isinstance(choices, list) else None
+    return event
+
+
+def _lenient_choice(raw: Any) -> Choice | None:
+    if not isinstance(raw, dict):
+        return None
+    choice = _kept({key: value for key, value in raw.items() if key in ("text", "finish_reason", "token_ids")}, Choice)
+    choice = choice or Choice()
+    for name in ("delta", "message"):
+        part = raw.get(name)
+        if isinstance(part, dict):
+            content = part.get("content")
+            if isinstance(content, list):  # content parts
+                content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+            setattr(choice, name, _kept(part | {"content": content}, Delta) or Delta())
+    return choice
+
+
+def _kept(raw: Any, kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(raw, kind | None, strict=False)
+    except msgspec.ValidationError:
+        return None
+
+
+def _error_text(error: Any) -> str:
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or error
+        return str(message)[:300]
+    return str(error)[:300]
+
+
+def _text(data: bytes) -> str:
+    return data[:200].decode("utf-8", "replace")
+

@@ -1,0 +1,71 @@
+"""What the dialects share: the shape of an event, and the request body."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+Prompt = str | list[int]
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """``usage.prompt_tokens_details``."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """``usage``, wherever it appears."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """``choices[].delta`` of a stream, or ``choices[].message`` of a whole answer."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+    refusal: str | None = None
+    role: str | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One of ``choices``, of either dialect."""
+
+    delta: Delta | None = None
+    text: str | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """The payload of one event; fields that nothing here needs are skipped unread."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    error: Any = None
+    object: Any = None
+    message: Any = None
+
+
+class Dialect(Protocol):
+    """How one API is spoken.
+
+    Attributes:
+        name: as `endpoint.api` in a scenario.
+        path: below the server's base URL.
+    """
+
+    name: str
+    path: str
+
+    def body(self, model: str, prompt: Prompt, max_tokens: int, stream: bool, extras: dict[str, Any]) -> bytes:
+        """The JSON body of a request; `extras` are added to it as they are."""
+        ...

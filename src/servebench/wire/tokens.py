@@ -1,0 +1,194 @@
+"""How many tokens each received event carried: a chunk is not a token (DESIGN §3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WEAK, FINISH, STRONG = 1, 2, 3
+
+CHUNK_USAGE = "chunk_usage"
+TOKEN_IDS = "token_ids"
+EVENTS = "events"
+USAGE_SHARE = "usage_share"
+TOKENIZER = "tokenizer"
+ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The token-bearing chunks of a response; events of one read are one chunk. All arrays have one entry a chunk.
+
+    Attributes:
+        arrival_ns: int64, CLOCK_REALTIME.
+        tokens: int32, ≥ 1.
+        channel: int8, 0 content, 1 reasoning, 2 tool call; that of the chunk's first token.
+        size: int32, payload bytes of the chunk's events.
+        source: where `tokens` comes from; None without tokens.
+        coalesced: reads that held more than one token-bearing event.
+        first_visible_ns: arrival of the first answer content; None if there was none.
+    """
+
+    arrival_ns: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    channel: NDArray[np.int8]
+    size: NDArray[np.int32]
+    source: str | None
+    coalesced: int
+    first_visible_ns: int | None
+
+    @property
+    def total(self) -> int:
+        """All tokens."""
+        return int(self.tokens.sum())
+
+
+class EventTokens:
+    """What the events say of tokens, one entry an event that may carry some.
+
+    An event is *strong* when it has text (or reasoning, or a tool call), *weak* when it is an empty delta, *finish* when it
+    is empty and gives the finish reason. Empty ones count only if the server's own figures say that they were tokens.
+    """
+
+    __slots__ = ("arrival", "channel", "final_total", "ids", "length", "size", "strength", "totals")
+
+    def __init__(self) -> None:
+        self.arrival: list[int] = []
+        self.strength: list[int] = []
+        self.channel: list[int] = []
+        self.length: list[int] = []
+        self.size: list[int] = []
+        self.ids: dict[int, int] = {}
+        self.totals: dict[int, int] = {}
+        self.final_total: int | None = None
+
+    def add(
+        self,
+        arrival: int,
+        strength: int,
+        channel: int,
+        length: int,
+        size: int,
+        ids: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        """One event: arrival ns, how surely it is a token, its channel, characters, payload bytes, its own token ids and
+        the running total of `usage`, where it has them."""
+        if ids is not None:
+            self.ids[len(self.arrival)] = ids
+        if total is not None:
+            self.totals[len(self.arrival)] = total
+        self.arrival.append(arrival)
+        self.strength.append(strength)
+        self.channel.append(channel)
+        self.length.append(length)
+        self.size.append(size)
+
+    def running_total(self, total: int) -> None:
+        """`usage` of an event without choices, which is the end of the stream."""
+        self.final_total = total
+
+
+def count_tokens(events: EventTokens, usage: int | None, tokenized: int | None = None) -> Chunks:
+    """Settle the tokens of every event by the best source there is, and join the events of each read.
+
+    Args:
+        events: in order of arrival.
+        usage: the server's final `completion_tokens`, or None.
+        tokenized: a local tokenizer's count of the whole text, or None.
+    """
+    size = len(events.arrival)
+    strength = np.array(events.strength, np.int8)
+    tokens, source = _settle(events, strength, usage, tokenized)
+    keep = np.flatnonzero(tokens > 0) if size else np.empty(0, np.int64)
+    if not keep.size:
+        return _empty()
+    arrival = np.array(events.arrival, np.int64)[keep]
+    channel = np.array(events.channel, np.int8)[keep]
+    visible = np.flatnonzero((channel == 0) & (strength[keep] == STRONG))
+    starts = np.flatnonzero(np.diff(arrival, prepend=arrival[0] - 1))
+    runs = np.diff(starts, append=arrival.size)
+    return Chunks(
+        arrival_ns=arrival[starts],
+        tokens=np.add.reduceat(tokens[keep], starts).astype(np.int32),
+        channel=channel[starts],
+        size=np.add.reduceat(np.array(events.size, np.int64)[keep], starts).astype(np.int32),
+        source=source,
+        coalesced=int((runs > 1).sum()),
+        first_visible_ns=int(arrival[visible[0]]) if visible.size else None,
+    )
+
+
+def _settle(
+    events: EventTokens, strength: NDArray[np.int8], usage: int | None, tokenized: int | None
+) -> tuple[NDArray[np.int64], str | None]:
+    """Tokens of each event, and the source they come from."""
+    if _has_running_usage(events, usage):
+        return _from_totals(events, strength, usage), CHUNK_USAGE
+    if events.ids and all(i in events.ids for i in np.flatnonzero(strength == STRONG).tolist()):
+        ids = np.zeros(strength.size, np.int64)
+        ids[list(events.ids)] = list(events.ids.values())
+        return ids, TOKEN_IDS
+    if usage is not None:
+        for weakest in (STRONG, WEAK, -1):
+            chosen = _chosen(strength, weakest)
+            if int(chosen.sum()) == usage:
+                return chosen.astype(np.int64), EVENTS
+        return _share(usage, _weights(events, strength)), USAGE_SHARE
+    if tokenized is not None and strength.size:
+        return _share(tokenized, _weights(events, strength)), TOKENIZER
+    return (strength == STRONG).astype(np.int64), ASSUMED if (strength == STRONG).any() else None
+
+
+def _chosen(strength: NDArray[np.int8], weakest: int) -> NDArray[np.bool_]:
+    """Strong events; with WEAK also the empty ones in mid-stream; with −1 the empty finishing one too."""
+    if weakest == STRONG:
+        return strength == STRONG
+    if weakest == WEAK:
+        return (strength == STRONG) | (strength == WEAK)
+    return strength > 0
+
+
+def _has_running_usage(events: EventTokens, usage: int | None) -> bool:
+    """True when usage came with the chunks and grew on the way, rather than once at the end."""
+    if not events.totals or usage is None:
+        return False
+    return len(events.totals) > 1 or next(iter(events.totals.values())) < usage
+
+
+def _from_totals(events: EventTokens, strength: NDArray[np.int8], usage: int | None) -> NDArray[np.int64]:
+    """Differences of the running totals; a chunk without a total shares in the next one that has it."""
+    totals = np.full(strength.size, -1, np.int64)
+    totals[list(events.totals)] = list(events.totals.values())
+    known = np.flatnonzero(totals >= 0)
+    tokens = np.zeros(strength.size, np.int64)
+    level = np.maximum.accumulate(totals[known])
+    tokens[known] = np.diff(level, prepend=0)
+    rest = (usage or 0) - int(level[-1])
+    strong_after = np.flatnonzero((strength == STRONG) & (np.arange(strength.size) > known[-1]))
+    if rest > 0:
+        tokens[strong_after[-1] if strong_after.size else known[-1]] += rest
+    return tokens
+
+
+def _weights(events: EventTokens, strength: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Text lengths of the events that can have carried tokens; 0 for the others."""
+    strong = strength == STRONG
+    carriers = strong if strong.any() else strength > 0
+    return np.where(carriers, np.maximum(np.array(events.length, np.int64), 1), 0)
+
+
+def _share(total: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`total` split into whole numbers in proportion to `weights`, by cumulative rounding."""
+    edges = np.cumsum(weights)
+    if not edges.size or edges[-1] == 0:
+        return np.zeros(weights.size, np.int64)
+    return np.diff((edges * total + edges[-1] // 2) // edges[-1], prepend=0).astype(np.int64)
+
+
+def _empty() -> Chunks:
+    return Chunks(
+        np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8), np.empty(0, np.int32), None, 0, None
+    )
