@@ -71,7 +71,8 @@ class Plan:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        metadata = {"servebench.plan": str(PLAN_VERSION), "servebench.hash": self.hash, "classes": "\n".join(self.classes)}
+        names = "\n".join(self.classes)
+        metadata = {"servebench.plan": str(PLAN_VERSION), "servebench.hash": self.hash, "classes": names}
         table = pa.table({name: pa.array(column) for name, column in self.columns().items()})
         pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd")
 
@@ -87,4 +88,3 @@ class Plan:
         if plan.hash != metadata["servebench.hash"]:
             raise ValueError(f"{path}: the plan's content does not match its stored hash")
         return plan
-
