@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
@@ -23,30 +22,12 @@ def _endpoint(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Check `vllm`, `sim` or an http(s) URL; return the word, or the URL without its trailing slash or `/v1`."""
     if value in LOCAL_ENGINES:
         return value
-    if "://" not in value:
+    if re.fullmatch(r"[\w-]*", value):
         near = did_you_mean(value, LOCAL_ENGINES)
         raise click.BadParameter(f'"{value}" is neither vllm nor sim nor a URL such as http://127.0.0.1:8000{near}')
-    if (fault := _url_fault(value)) is not None:
-        raise click.BadParameter(fault)
-    return value.rstrip("/").removesuffix("/v1")
+    from servebench.engine.attach import base_url
 
-
-def _url_fault(value: str) -> str | None:
-    """Return what is wrong with a base URL, without repeating a password in it; None if nothing is."""
-    try:
-        parts = urlsplit(value)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        return f"not a URL: {error}"
-    if parts.username is not None or parts.password is not None:
-        return "credentials in the URL would be stored with the run; use --api-key-env"
-    if parts.scheme not in ("http", "https"):
-        return f'"{value}": the scheme must be http or https, not {parts.scheme}'
-    if not host:
-        return f'"{value}" names no host'
-    if parts.query or parts.fragment:
-        return f'"{value}": give the base URL, without a query or fragment'
-    return None
+    return base_url(value)
 
 
 def _workers(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -115,7 +96,7 @@ def out_option(function: Command) -> Command:
         "-o",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
-        help="The run directory, which must be new or empty. Default: results/NAME-DATE-TIME.",
+        help="The run directory; it must not hold a run yet. Default: results/NAME-DATE-TIME.",
     )(function)
 
 
