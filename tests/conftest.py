@@ -22,7 +22,7 @@ KEPT_FOR_VLLM = ("SERVEBENCH_VLLM_PYTHON", "SERVEBENCH_REQUIRE_VLLM")
 def clean_environment(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Give the test a cache of its own, and hide the user's servebench settings and proxies from it.
+    """Give the test a cache of its own, and hide the user's servebench settings, proxies and network from it.
 
     Tests of a real vLLM share one cache in the checkout instead: the tiny model and vLLM's compiled code take long.
     """
@@ -33,6 +33,8 @@ def clean_environment(
         ours = name.startswith("SERVEBENCH_") and not (vllm and name in KEPT_FOR_VLLM)
         if ours or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("DO_NOT_TRACK", "1")  # vLLM would report its use
 
 
 @pytest.fixture
