@@ -93,8 +93,8 @@ def read_document(path: Path) -> Document:
 
 def parse_document(text: str, source: str) -> Document:
     """Parse the text of one YAML mapping; `source` is what errors call it. Raises UsageError like `read_document`."""
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             raise UsageError(f"{source}: expected a mapping of keys, such as `name: chat`")
@@ -106,8 +106,6 @@ def parse_document(text: str, source: str) -> Document:
         raise UsageError(f"{where}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
-    finally:
-        loader.dispose()
     return document
 
 

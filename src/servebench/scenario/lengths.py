@@ -110,8 +110,13 @@ class Truncated(Law):
         """The share of the law, before truncation, that rounds into the bounds."""
         return self.cdf(self.max + 0.5) - self.cdf(self.min - 0.5)
 
+    @abstractmethod
+    def check_form(self) -> None:
+        """Raise a problem unless exactly one set of parameters is given."""
+
     @model_validator(mode="after")
     def _reachable(self) -> Truncated:
+        self.check_form()
         if self.max < self.min:
             raise problem(f"max {self.max} is below min {self.min}", "max")
         if self.mass < LEAST_MASS:
@@ -140,11 +145,10 @@ class Normal(Truncated):
     sd: Amount | None = None
     cv: PositiveNumber | None = None
 
-    @model_validator(mode="after")
-    def _one_spread(self) -> Normal:
+    def check_form(self) -> None:
+        """Mean, and either sd or cv."""
         if (self.sd is None) == (self.cv is None):
             raise problem("a normal law takes mean and either sd or cv")
-        return self
 
     @property
     def dist(self) -> NormalDist:
@@ -169,14 +173,13 @@ class Lognormal(Truncated):
     p95: Amount | None = None
     sigma: PositiveNumber | None = None
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Lognormal:
+    def check_form(self) -> None:
+        """One of the three pairs."""
         given = {key for key in ("mean", "cv", "p50", "p95", "sigma") if getattr(self, key) is not None}
         if given not in ({"mean", "cv"}, {"p50", "p95"}, {"p50", "sigma"}):
             raise problem("a lognormal law takes mean and cv, or p50 and p95, or p50 and sigma")
         if self.p50 and self.p95 and self.p95 <= self.p50:
             raise problem(f"p95 {self.p95:g} must be above p50 {self.p50:g}", "p95")
-        return self
 
     @property
     def log_dist(self) -> NormalDist:
@@ -199,6 +202,9 @@ class Gamma(Truncated):
     name: ClassVar[str] = "gamma"
     mean: Amount
     cv: PositiveNumber
+
+    def check_form(self) -> None:
+        """Mean and cv are both required already."""
 
     def cdf(self, x: float) -> float:
         """Gamma distribution function."""

@@ -198,7 +198,7 @@ class Load(Strict):
         fields = {key: value for key, value in data.items() if key not in STAGE_LAWS and value is not None}
         if laws[0] in STAGE_LAWS:
             fields["stages"] = [{laws[0]: data[laws[0]]}]
-        if isinstance(fields.get("warmup"), (int, str)) and fields["warmup"] != "auto":
+        if fields.get("warmup", "auto") != "auto":
             fields["warmup"] = convert(parse_duration, fields["warmup"], "warmup")
         if "duration" in fields and "requests" in fields:
             raise problem("a load takes either duration or requests", "requests")

@@ -12,6 +12,7 @@ from servebench.errors import UsageError, did_you_mean
 from servebench.scenario.document import Document, read_document
 from servebench.scenario.overrides import apply_override, dotted
 from servebench.scenario.schema import Scenario
+from servebench.units import describe
 
 
 def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -40,11 +41,21 @@ def validate(document: Document, base: Path) -> Scenario:
         raise UsageError(_first_line(error, document)) from None
 
 
+# What pydantic's own checks, the few that the schema leaves to it, mean in a scenario.
+_EXPECTED = {
+    "tuple_type": "a list",
+    "too_long": "a pair of a probability and tokens",
+    "too_short": "a list with enough items",
+    "float_type": "a number",
+}
+
+
 def _first_line(error: ValidationError, document: Document) -> str:
     """The first problem of `error` as one line."""
     first: Any = error.errors(include_url=False)[0]
     at = first.get("ctx", {}).get("at", [])
     where, written = document.locate((*first["loc"], *at))
+    written = written[:-1] if first["type"] == "missing" and written[-1:] == first["loc"][-1:] else written
     place = dotted(written)
     return f"{where}: {place}: {_message(first)}" if place else f"{where}: {_message(first)}"
 
@@ -56,6 +67,8 @@ def _message(error: Any) -> str:
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
         return f"expected {context['expected']}, not {error['input']!r}{did_you_mean(str(error['input']), choices)}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}, not {describe(error['input'])}"
     message: str = error["msg"]
     return message.removeprefix("Value error, ")
 

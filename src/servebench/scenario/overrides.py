@@ -7,18 +7,27 @@ from typing import Any
 
 from servebench.errors import UsageError
 from servebench.scenario.document import Document, Step, Steps, parse_value
+from servebench.scenario.engine import flag_name
 from servebench.scenario.lengths import LAWS
 from servebench.scenario.load import LOAD_LAWS, STAGE_LAWS
 
-# Keys of which a mapping holds at most one: setting one takes the others away. By the name of the mapping.
-ONE_OF: dict[str, tuple[tuple[str, ...], ...]] = {
-    "load": (LOAD_LAWS, ("duration", "requests")),
-    "input_tokens": (tuple(LAWS),),
-    "output_tokens": (tuple(LAWS),),
-    "stages": (STAGE_LAWS,),
-}
 # Shorthands that stand for a mapping: what they become when an override reaches into them.
-EXPAND: dict[str, tuple[str, ...]] = {"seed": ("arrivals", "lengths", "content"), "max_in_flight": ("limit",)}
+EXPAND: dict[Steps, tuple[str, ...]] = {
+    ("seed",): ("arrivals", "lengths", "content"),
+    ("load", "max_in_flight"): ("limit",),
+}
+# Where the keys are vLLM's, which people write with dashes and with underscores.
+DASHED: tuple[Steps, ...] = (("engine", "vllm", "flags"), ("engine", "sim"))
+
+
+def one_of(path: Steps) -> tuple[tuple[str, ...], ...]:
+    """Groups of keys of which the mapping at `path` holds at most one: setting one takes the others away."""
+    if path == ("load",):
+        return (LOAD_LAWS, ("duration", "requests"))
+    if path[:2] == ("load", "stages") and len(path) == 3:
+        return (STAGE_LAWS,)
+    is_law = path[:1] == ("workload",) and path[-1] in ("input_tokens", "output_tokens")
+    return (tuple(LAWS),) if is_law else ()
 
 
 def apply_override(document: Document, text: str) -> None:
@@ -87,7 +96,9 @@ class _Setter:
             return self.index(node, str(step), path)
         if not isinstance(node, dict):
             raise UsageError(f'{self.origin}: "{dotted(path)}" is a single value and has no "{step}"')
-        spellings = [key for key in node if key.replace("-", "_") == str(step).replace("-", "_")]
+        if path not in DASHED:
+            return step
+        spellings = [key for key in node if flag_name(key) == flag_name(str(step))]
         return spellings[0] if spellings else step
 
     def index(self, node: list[Any], step: str, path: Steps) -> int:
@@ -104,15 +115,15 @@ class _Setter:
         value = node.get(str(key))
         if isinstance(value, (dict, list)):
             return
-        if key in EXPAND and value is not None:
-            node[str(key)] = dict.fromkeys(EXPAND[str(key)], value)
-        elif value is None or key in ONE_OF:
+        here = (*path, key)
+        if here in EXPAND and value is not None:
+            node[str(key)] = dict.fromkeys(EXPAND[here], value)
+        elif value is None or one_of(here):
             node[str(key)] = {}
-            self.document.origins[(*path, key)] = self.origin
+            self.document.origins[here] = self.origin
 
     def clear_rivals(self, node: dict[str, Any], path: Steps, key: str) -> None:
-        names = [step for step in path if isinstance(step, str)]
-        for group in ONE_OF.get(names[-1], ()) if names else ():
+        for group in one_of(path):
             for rival in group if key in group else ():
                 if rival != key and rival in node:
                     del node[rival]

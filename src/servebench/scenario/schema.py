@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from servebench.scenario.endpoint import Endpoint
 from servebench.scenario.engine import Engine
@@ -14,16 +14,27 @@ from servebench.scenario.load import Load
 from servebench.scenario.slo import Slo
 from servebench.scenario.strict import (
     Count,
-    Number,
     PositiveNumber,
     Seed,
     Strict,
     Text,
     Word,
+    parse_number,
     problem,
 )
 
 SCHEMA_VERSION = 1
+
+
+def parse_correlation(value: object) -> float:
+    """Return a number from −1 to 1. Raises ValueError."""
+    number = parse_number(value)
+    if not -1 <= number <= 1:
+        raise ValueError(f"expected a number from -1 to 1, not {number:g}")
+    return number
+
+
+Correlation = Annotated[float, BeforeValidator(parse_correlation)]
 
 
 class SharedPrefix(Strict):
@@ -49,7 +60,7 @@ class TrafficClass(Strict):
     weight: PositiveNumber = 1.0
     input_tokens: LengthLaw
     output_tokens: LengthLaw
-    correlation: Annotated[Number, Field(ge=-1, le=1)] | None = None
+    correlation: Correlation | None = None
     shared_prefix: SharedPrefix | None = None
 
     @model_validator(mode="after")
@@ -82,7 +93,7 @@ class Workload(Strict):
         if "classes" not in data:
             return {"classes": [flat]}
         if flat:
-            raise problem("a workload takes either classes or laws of its own", next(iter(flat)))
+            raise problem(f"a workload takes either classes or {next(iter(flat))} of its own", "classes")
         return data
 
     @model_validator(mode="after")
@@ -116,9 +127,6 @@ class Scenario(Strict):
         description: what it models, and where its figures come from.
     """
 
-    accepts: ClassVar[tuple[str, ...]] = (
-        *("servebench", "name", "description", "endpoint", "workload", "load", "slo", "engine", "seed"),
-    )
     servebench: Literal[1]
     name: Word
     description: Text = ""
@@ -127,19 +135,19 @@ class Scenario(Strict):
     load: Load
     slo: Slo = Slo()
     engine: Engine = Engine()
-    seeds: Seeds = Seeds()
+    seed: Seeds = Seeds()
 
     @classmethod
     def shape(cls, data: Any, base: Path) -> Any:
-        """Rename ``seed``, and take an empty section for a missing one."""
+        """Take an empty section for a missing one."""
         if not isinstance(data, dict):
             return data
-        return {("seeds" if key == "seed" else key): value for key, value in data.items() if value is not None}
+        return {key: value for key, value in data.items() if value is not None}
 
-    @model_serializer(mode="wrap")
-    def _written(self, handler: Any) -> dict[str, Any]:
-        fields: dict[str, Any] = handler(self)
-        return {("seed" if key == "seeds" else key): value for key, value in fields.items()}
+    @property
+    def seeds(self) -> Seeds:
+        """The seeds, under the name of what they are."""
+        return self.seed
 
     def resolved(self) -> dict[str, Any]:
         """The whole scenario with every default filled in, as plain JSON-able data that is itself a valid scenario."""

@@ -39,10 +39,8 @@ class Slo(Strict):
         """Read ``{metric: objective}``, where an objective may be a list of several."""
         if not isinstance(data, dict):
             return data
-        pairs = [
-            (metric, text) for metric, value in data.items() for text in (value if isinstance(value, list) else [value])
-        ]
-        return {"objectives": [_read_objective(metric, text) for metric, text in pairs]}
+        lists = {metric: value if isinstance(value, list) else [value] for metric, value in data.items()}
+        return {"objectives": [_read_objective(metric, text) for metric, texts in lists.items() for text in texts]}
 
     @model_serializer
     def written(self) -> dict[str, list[str]]:

@@ -87,7 +87,7 @@ def _plain(kind: type, name: str) -> Callable[[object], object]:
 
 def _positive(value: float) -> float:
     if value <= 0:
-        raise ValueError("expected more than 0")
+        raise ValueError(f"expected more than 0, not {value:g}")
     return value
 
 

@@ -54,7 +54,8 @@ def _within(law: Truncated, ranks: Floats) -> Floats:
 
 def _rounded(law: Truncated, lengths: Floats) -> Floats:
     """Round to whole tokens; the clip only catches the last digit of a distribution function at the very bounds."""
-    return np.clip(np.rint(lengths), law.min, law.max)
+    clipped: Floats = np.clip(np.rint(lengths), law.min, law.max)
+    return clipped
 
 
 def _normal(law: Normal, ranks: Floats) -> Floats:
@@ -70,13 +71,14 @@ def _gamma(law: Gamma, ranks: Floats) -> Floats:
     from scipy.special import gammaincinv
 
     shape = law.cv**-2
-    units: Floats = gammaincinv(shape, _within(law, ranks))
+    units = np.asarray(gammaincinv(shape, _within(law, ranks)), dtype=np.float64)
     return _rounded(law, units * (law.mean / shape))
 
 
 def _empirical(law: Empirical, ranks: Floats) -> Floats:
     probabilities, tokens = np.array(law.points, dtype=np.float64).T
-    return np.rint(np.interp(ranks, probabilities, tokens))
+    lengths: Floats = np.rint(np.interp(ranks, probabilities, tokens))
+    return lengths
 
 
 _QUANTILES: dict[type[Law], Callable[[Any, Floats], Floats]] = {
