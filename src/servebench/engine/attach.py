@@ -132,8 +132,8 @@ def _tls_context(verify: bool | str | ssl.SSLContext) -> bool | ssl.SSLContext:
         return verify
     try:
         return ssl.create_default_context(cafile=verify)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "strerror", None) or "not a PEM certificate file"
+    except OSError as error:
+        reason = "no PEM certificates in it" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(f"--ca-file {verify}: {reason}") from None
 
 

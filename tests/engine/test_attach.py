@@ -1,0 +1,448 @@
+"""discover: what is found out about servers good and bad, in how many requests, and how failures read."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trustme
+
+from servebench.engine.attach import (
+    EndpointFacts,
+    base_url,
+    discover,
+    extras_for,
+    is_loopback,
+    open_client,
+)
+from servebench.errors import EngineError, ExitCode, ServebenchError, UsageError
+from servebench.testing import (
+    Close,
+    ReadRequest,
+    RequestSeen,
+    Reset,
+    ScriptedServer,
+    Send,
+    head,
+    json_response,
+    refusing_port,
+    response,
+    unanswering_port,
+)
+
+VLLM = {"id": "org/Model-8B", "owned_by": "vllm", "root": "/models/m8", "max_model_len": 8192}
+Answers = dict[str, Any]
+SECRET = "sk-very-secret"
+
+
+def model_list(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"object": "list", "data": list(entries)}
+
+
+def vllm(*entries: dict[str, Any]) -> Answers:
+    return {
+        "/v1/models": model_list(*(entries or (VLLM,))),
+        "/version": {"version": "0.32.0"},
+        "/tokenize": {"count": 2, "max_model_len": 8192, "tokens": [5, 6]},
+    }
+
+
+@contextmanager
+def serving(answers: Answers, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
+    """Play JSON objects, statuses, bytes (as HTML) or steps by path; 404 elsewhere."""
+
+    def script(request: RequestSeen) -> Any:
+        answer = answers.get(request.path, 404)
+        if isinstance(answer, int):
+            return json_response(answer, {"error": "no"})
+        if isinstance(answer, bytes):
+            return response(200, answer, {"content-type": "text/html"})
+        return answer if isinstance(answer, list) else json_response(200, answer)
+
+    with ScriptedServer(script, tls) as server:
+        yield server
+
+
+def found(answers: Answers, model: str = "auto", prefix: str = "", **options: Any) -> EndpointFacts:
+    with serving(answers) as server:
+        facts = discover(server.url + prefix, "chat", model, **options)
+    assert len(server.requests) <= 3
+    assert server.connections == 1
+    assert not any("completions" in request.path for request in server.requests)
+    return replace(facts, url=facts.url.replace(server.url, "URL"))
+
+
+def failure(answers: Answers, model: str = "auto", **options: Any) -> ServebenchError:
+    with serving(answers) as server, pytest.raises(ServebenchError) as caught:
+        discover(server.url, "chat", model, timeout=2.0, **options)
+    one_clear_line(caught.value)
+    return caught.value
+
+
+def one_clear_line(error: ServebenchError) -> None:
+    assert error.exit_code == ExitCode.USAGE
+    assert "\n" not in str(error)
+    assert SECRET not in str(error)
+
+
+def test_a_vllm_server() -> None:
+    assert found(vllm()) == EndpointFacts(
+        url="URL",
+        api="chat",
+        model="org/Model-8B",
+        engine="vllm",
+        version="0.32.0",
+        max_model_len=8192,
+        extras=("ignore_eos", "min_tokens", "continuous_usage_stats"),
+        has_tokenize=True,
+        has_detokenize=True,
+    )
+
+
+@pytest.mark.parametrize("where", ["version", "owner"])
+def test_the_simulated_engine_says_so(where: str) -> None:
+    answers = vllm({"id": "sim", "owned_by": "servebench-sim" if where == "owner" else "someone"})
+    if where == "version":
+        answers["/version"] = {"version": "0.1.0", "engine": "servebench-sim"}
+    facts = found(answers)
+    assert (facts.engine, facts.simulated) == ("sim", True)
+    assert "ignore_eos" in facts.extras
+
+
+def test_an_unknown_server_gets_no_extras() -> None:
+    facts = found({"/v1/models": model_list({"id": "gpt", "owned_by": "someone"})})
+    assert (facts.engine, facts.version, facts.simulated, facts.extras) == ("unknown", None, False, ())
+    assert (facts.has_tokenize, facts.has_detokenize, facts.max_model_len) == (False, None, None)
+
+
+def test_sglang_is_known_but_takes_no_extras() -> None:
+    facts = found({"/v1/models": model_list({"id": "m", "owned_by": "sglang"}), "/tokenize": {"count": 2}})
+    assert (facts.engine, facts.extras, facts.has_detokenize) == ("sglang", (), True)
+
+
+@pytest.mark.parametrize("answer", [405, b"<html>", {"tokens": []}, {"count": "2"}, json_response(200, [1])])
+def test_a_tokenize_without_a_count_is_none(answer: Any) -> None:
+    facts = found(vllm() | {"/tokenize": answer})
+    assert (facts.has_tokenize, facts.has_detokenize) == (False, False)
+
+
+@pytest.mark.parametrize("broken", [[Reset()], [Close()]])
+def test_a_tokenize_that_breaks_the_connection_is_none(broken: Any) -> None:
+    with serving(vllm() | {"/tokenize": broken}) as server:
+        assert not discover(server.url, "chat").has_tokenize
+
+
+@pytest.mark.parametrize("name", ["org/Model-8B", "/models/m8"])
+def test_a_model_by_its_name_or_folder(name: str) -> None:
+    other = {"id": "other", "owned_by": "vllm"}
+    assert found(vllm(other, VLLM), name).model == "org/Model-8B"
+
+
+def test_auto_takes_the_first_of_several_and_says_so() -> None:
+    facts = found(vllm({"id": "first"}, VLLM))
+    assert facts.model == "first"
+    assert facts.notes == ('the server lists 2 models; "first", the first, is used',)
+
+
+def test_an_unknown_model_is_told_the_nearest() -> None:
+    error = failure(vllm(), "org/Model-7B")
+    assert isinstance(error, UsageError)
+    assert 'has no model "org/Model-7B" (did you mean "org/Model-8B"?); it lists: org/Model-8B' in str(error)
+
+
+def test_a_long_list_of_models_is_cut() -> None:
+    error = failure(vllm(*({"id": f"m{i:03}"} for i in range(400))), "zzzzzzz")
+    assert "m004 and 395 more" in str(error)
+    assert len(str(error)) < 200
+
+
+def test_no_model_at_all() -> None:
+    assert "lists no model" in str(failure({"/v1/models": model_list()}))
+    assert "it lists: none" in str(failure({"/v1/models": model_list()}, "m"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (404, "GET /v1/models answered 404"),
+        (b"<html>", "answered with text/html, not with a list of models"),
+        ({"models": []}, "answered with application/json, not"),
+    ],
+)
+def test_without_a_model_list_the_model_must_be_named(answer: Any, fault: str) -> None:
+    error = failure({"/v1/models": answer})
+    assert isinstance(error, EngineError)
+    assert "is no OpenAI-compatible server" in str(error)
+    assert fault in str(error)
+    facts = found({"/v1/models": answer}, "gpt-9")
+    assert facts.model == "gpt-9"
+    assert fault in facts.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"id": "tiny-random"}, True),
+        ({"id": "m", "root": "/cache/tiny-random"}, True),
+        ({"id": "m", "root": "/cache/tiny-random/../big"}, False),
+        ({"id": "m"}, False),
+    ],
+)
+def test_random_weights_by_name(entry: dict[str, Any], expected: bool) -> None:
+    assert found(vllm(entry)).random_weights is expected
+
+
+def test_random_weights_by_the_marker_in_the_models_folder(tmp_path: Path) -> None:
+    assert not found(vllm({"id": "m", "root": str(tmp_path)})).random_weights
+    (tmp_path / "RANDOM_WEIGHTS").touch()
+    assert found(vllm({"id": "m", "root": str(tmp_path)})).random_weights
+
+
+@pytest.mark.parametrize("length", [None, 0, -1, "8192", True])
+def test_an_implausible_context_length_is_not_known(length: Any) -> None:
+    assert found(vllm(VLLM | {"max_model_len": length})).max_model_len is None
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "/v1", "/v1/"])
+def test_v1_may_be_given_or_not(prefix: str) -> None:
+    assert found(vllm(), prefix=prefix).url == "URL"
+
+
+def test_a_prefix_is_kept() -> None:
+    answers = {f"/tenant/a{path}": answer for path, answer in vllm().items()}
+    facts = found(answers, prefix="/tenant/a/v1")
+    assert (facts.url, facts.has_tokenize) == ("URL/tenant/a", True)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://host:8000", "http://host:8000"),
+        (" http://host:8000/ ", "http://host:8000"),
+        ("https://host/openai/v1/", "https://host/openai"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000"),
+        ("http://host/v12", "http://host/v12"),
+    ],
+)
+def test_base_url(url: str, expected: str) -> None:
+    assert base_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("localhost:8000", 'no scheme (did you mean "http://localhost:8000"?)'),
+        ("", "no scheme"),
+        ("ftp://host", "the scheme must be http or https, not ftp"),
+        ("htp://host", '(did you mean "http"?)'),
+        ("http://host:99999", "not a URL: Port out of range"),
+        ("http://host:abc", "not a URL: Port could not be cast"),
+        ("http://[::1", "not a URL"),
+        ("http://ho st:80", "a URL has no spaces"),
+        ("http://:8000", "no host"),
+        ("http://host?key=1", "without a query"),
+        ("http://host/#x", "without a query or fragment"),
+    ],
+)
+def test_bad_urls(url: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        discover(url, "chat")
+    one_clear_line(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [f"http://me:{SECRET}@host", f"http://me:{SECRET}@host:99999"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        base_url(url)
+    one_clear_line(caught.value)
+
+
+def test_the_key_is_sent_as_a_bearer_token() -> None:
+    with serving(vllm()) as server:
+        discover(server.url, "chat", api_key=SECRET)
+    assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {SECRET}"}
+
+
+@pytest.mark.parametrize(("key", "hint"), [(None, "it wants a key"), (SECRET, "the key was refused")])
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_wants_another_key(key: str | None, hint: str, status: int) -> None:
+    error = failure({"/v1/models": status}, api_key=key)
+    assert isinstance(error, EngineError)
+    assert f"answered {status}: {hint}" in str(error)
+    assert "--api-key-env" in str(error)
+
+
+@pytest.mark.parametrize("key", ["", f"{SECRET}\n", f"{SECRET} x", f"{SECRET}\u00e9"])
+def test_a_key_that_no_header_can_carry(key: str) -> None:
+    error = failure(vllm(), api_key=key)
+    assert isinstance(error, UsageError)
+    assert "characters that an HTTP header cannot carry" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (503, "answered 503 to GET /v1/models"),
+        (response(302, b"", {"location": f"https://me:{SECRET}@new/v1?t={SECRET}"}), "redirects to https://new/v1:"),
+        (response(307, b""), "redirects to elsewhere"),
+        ([Close()], "not a usable HTTP answer"),
+        ([Send(b"SSH-2.0-OpenSSH_9\r\n"), Close()], "not a usable HTTP answer"),
+        (response(200, b"zzz", {"content-encoding": "gzip"}), "not a usable HTTP answer"),
+    ],
+)
+def test_answers_that_end_it(answer: Any, message: str) -> None:
+    for model in ("auto", "m"):
+        error = failure({"/v1/models": answer}, model)
+        assert isinstance(error, EngineError)
+        assert message in str(error)
+
+
+def test_a_refused_port() -> None:
+    with refusing_port() as port, pytest.raises(EngineError, match="connection refused") as caught:
+        discover(f"http://127.0.0.1:{port}", "chat")
+    one_clear_line(caught.value)
+
+
+def test_a_silent_server() -> None:
+    with unanswering_port() as port, pytest.raises(EngineError, match="timed out while") as caught:
+        discover(f"http://127.0.0.1:{port}", "chat", timeout=0.2)
+    one_clear_line(caught.value)
+
+
+def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **options: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    with pytest.raises(EngineError, match=r'the host name "no-such.invalid" is not known') as caught:
+        discover("http://no-such.invalid:8000", "chat")
+    one_clear_line(caught.value)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def server_context(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+def test_tls_with_its_authority_or_without_a_check(authority: trustme.CA, tmp_path: Path) -> None:
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    with serving(vllm(), server_context(authority)) as server:
+        assert discover(server.url, "chat", verify=str(ca_file)).engine == "vllm"
+        assert discover(server.url, "chat", verify=False).engine == "vllm"
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "other.example"])
+def test_an_untrusted_certificate(authority: trustme.CA, tmp_path: Path, name: str) -> None:
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    verify: Any = str(ca_file) if name != "127.0.0.1" else True
+    with serving(vllm(), server_context(authority, name)) as server, pytest.raises(EngineError) as caught:
+        discover(server.url, "chat", verify=verify)
+    one_clear_line(caught.value)
+    assert "its certificate is not trusted" in str(caught.value)
+    assert "--ca-file FILE, or --insecure" in str(caught.value)
+
+
+def test_https_to_a_plain_server() -> None:
+    script = [Send(head(400)), Close(), ReadRequest()]
+    with ScriptedServer(script) as server, pytest.raises(EngineError, match=r"TLS failed.*plain http") as caught:
+        discover(server.url.replace("http:", "https:"), "chat", timeout=2.0)
+    one_clear_line(caught.value)
+
+
+def test_http_to_a_tls_server(authority: trustme.CA) -> None:
+    with serving(vllm(), server_context(authority)) as server, pytest.raises(EngineError) as caught:
+        discover(server.url.replace("https:", "http:"), "chat", timeout=2.0)
+    one_clear_line(caught.value)
+    assert "does this port speak https" in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "No such file"), ("no certificate", "no PEM certificates")])
+def test_a_ca_file_that_is_none(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=message) as caught:
+        open_client("https://host", verify=str(path))
+    one_clear_line(caught.value)
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refusing_port() as port:
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        assert found(vllm()).engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:1", True),
+        ("http://127.9.9.9", True),
+        ("http://[::1]:1", True),
+        ("http://localhost:1/v1", True),
+        ("http://10.0.0.1", False),
+        ("http://localhost.example", False),
+    ],
+)
+def test_is_loopback(url: str, expected: bool) -> None:
+    assert is_loopback(url) is expected
+
+
+KNOWN = EndpointFacts("u", "chat", "m", engine="vllm", extras=("ignore_eos", "min_tokens", "continuous_usage_stats"))
+UNKNOWN = EndpointFacts("u", "chat", "m")
+
+
+def wishing(stream: bool = True, **extra_body: Any) -> Any:
+    return SimpleNamespace(endpoint=SimpleNamespace(stream=stream, extra_body=extra_body))
+
+
+@pytest.mark.parametrize(
+    ("facts", "scenario", "expected"),
+    [
+        (UNKNOWN, wishing(), {"stream_options": {"include_usage": True}}),
+        (UNKNOWN, wishing(stream=False), {}),
+        (
+            KNOWN,
+            wishing(),
+            {"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        ),
+        (KNOWN, wishing(stream=False), {"ignore_eos": True}),
+        (KNOWN, wishing(stream=False, ignore_eos=False, top_k=3), {"ignore_eos": False, "top_k": 3}),
+        (
+            KNOWN,
+            wishing(stream_options={"continuous_usage_stats": False}),
+            {"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": False}},
+        ),
+    ],
+)
+def test_extras_only_where_known_and_the_scenario_wins(
+    facts: EndpointFacts, scenario: Any, expected: dict[str, Any]
+) -> None:
+    assert extras_for(facts, scenario) == expected
+
+
+def test_min_tokens_where_the_length_is_given() -> None:
+    assert extras_for(KNOWN, wishing(stream=False), 40) == {"ignore_eos": True, "min_tokens": 40}
+    assert extras_for(UNKNOWN, wishing(stream=False), 40) == {}
+
+
+def test_extras_do_not_change_the_scenario() -> None:
+    scenario = wishing(stream_options={"include_usage": True})
+    extras_for(KNOWN, scenario)
+    assert scenario.endpoint.extra_body == {"stream_options": {"include_usage": True}}
