@@ -17,7 +17,7 @@ from servebench.errors import EngineError
 def command(scenario: str | None, host: str, port: int, model: str, overrides: tuple[str, ...]) -> None:
     """Run the simulated engine alone: an OpenAI-compatible server, no model in it.
 
-    It batches as vLLM does (a token budget a step, chunked prefill, KV blocks, preemption, prefix cache); how long a step
+    It batches as vLLM does (token budget a step, chunked prefill, KV blocks, preemption, prefix cache); how long a step
     takes comes from the `engine.sim` section of SCENARIO, a file or the name of a shipped one. Without SCENARIO the
     defaults hold, and --set changes them: --set engine.sim.base=10ms --set engine.sim.max_num_seqs=64.
 
