@@ -8,21 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trustme
 
-from servebench.engine.attach import (
-    EndpointFacts,
-    base_url,
-    discover,
-    extras_for,
-    is_loopback,
-    open_client,
-)
+from servebench.engine.attach import EndpointFacts, discover, extras_for, min_tokens_for
+from servebench.engine.reach import base_url, is_loopback, open_client
+from servebench.engine.sim.launch import start_sim
+from servebench.engine.sim.settings import SimSettings
 from servebench.errors import EngineError, ExitCode, ServebenchError, UsageError
+from servebench.scenario import Scenario
 from servebench.testing import (
     Close,
     ReadRequest,
@@ -36,6 +32,7 @@ from servebench.testing import (
     response,
     unanswering_port,
 )
+from servebench.workload.prompts import build_kit
 
 VLLM = {"id": "org/Model-8B", "owned_by": "vllm", "root": "/models/m8", "max_model_len": 8192}
 Answers = dict[str, Any]
@@ -408,8 +405,16 @@ KNOWN = EndpointFacts("u", "chat", "m", engine="vllm", extras=("ignore_eos", "mi
 UNKNOWN = EndpointFacts("u", "chat", "m")
 
 
-def wishing(stream: bool = True, **extra_body: Any) -> Any:
-    return SimpleNamespace(endpoint=SimpleNamespace(stream=stream, extra_body=extra_body))
+def wishing(stream: bool = True, **extra_body: Any) -> Scenario:
+    return Scenario.from_resolved(
+        {
+            "servebench": 1,
+            "name": "wishes",
+            "endpoint": {"stream": stream, "extra_body": extra_body},
+            "workload": {"input_tokens": 8, "output_tokens": 8},
+            "load": {"poisson": "1/s", "requests": 1},
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -437,12 +442,50 @@ def test_extras_only_where_known_and_the_scenario_wins(
     assert extras_for(facts, scenario) == expected
 
 
-def test_min_tokens_where_the_length_is_given() -> None:
-    assert extras_for(KNOWN, wishing(stream=False), 40) == {"ignore_eos": True, "min_tokens": 40}
-    assert extras_for(UNKNOWN, wishing(stream=False), 40) == {}
+@pytest.mark.parametrize(
+    ("facts", "scenario", "expected"),
+    [
+        (KNOWN, wishing(), True),
+        (KNOWN, wishing(top_k=3), True),
+        (UNKNOWN, wishing(), False),
+        (KNOWN, wishing(min_tokens=1), False),
+        (KNOWN, wishing(ignore_eos=False), False),
+    ],
+)
+def test_min_tokens_only_where_known_and_the_scenario_is_silent(
+    facts: EndpointFacts, scenario: Any, expected: bool
+) -> None:
+    assert min_tokens_for(facts, scenario) is expected
 
 
 def test_extras_do_not_change_the_scenario() -> None:
     scenario = wishing(stream_options={"include_usage": True})
     extras_for(KNOWN, scenario)
-    assert scenario.endpoint.extra_body == {"stream_options": {"include_usage": True}}
+    assert dict(scenario.endpoint.extra_body) == {"stream_options": {"include_usage": True}}
+
+
+@pytest.fixture(scope="module")
+def sim_url() -> Iterator[str]:
+    with start_sim(SimSettings(), "sim-model") as process:
+        yield process.url
+
+
+def test_the_real_simulated_engine(sim_url: str) -> None:
+    facts = discover(sim_url, "chat")
+    assert (facts.model, facts.engine, facts.simulated, facts.notes) == ("sim-model", "sim", True, ())
+    assert facts.has_tokenize
+    assert facts.version
+    assert facts.max_model_len
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_the_simulated_engine_counts_what_was_planned(sim_url: str, api: str) -> None:
+    facts = discover(sim_url, api)
+    path, key = ("/v1/chat/completions", "messages") if api == "chat" else ("/v1/completions", "prompt")
+    with open_client(facts.url) as client:
+        kit = build_kit(client, facts, api, facts.model)
+        for tokens in (kit.minimum, 17, 400):
+            prompt = kit.prompt(tokens, 1, 2)
+            value = [{"role": "user", "content": prompt}] if api == "chat" else prompt
+            answer = client.post(facts.url + path, json={"model": facts.model, key: value, "max_tokens": 1})
+            assert answer.json()["usage"]["prompt_tokens"] == tokens
