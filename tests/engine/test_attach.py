@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,26 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from servebench.engine.attach import EndpointFacts, discover, extras_for, min_tokens_for
-from servebench.engine.reach import base_url, is_loopback, open_client
+from servebench.engine.reach import open_client
 from servebench.engine.sim.launch import start_sim
 from servebench.engine.sim.settings import SimSettings
 from servebench.errors import EngineError, ExitCode, ServebenchError, UsageError
 from servebench.scenario import Scenario
 from servebench.testing import (
     Close,
-    ReadRequest,
     RequestSeen,
     Reset,
     ScriptedServer,
     Send,
-    head,
     json_response,
-    refusing_port,
     response,
-    unanswering_port,
 )
 from servebench.workload.prompts import build_kit
 
@@ -52,7 +45,7 @@ def vllm(*entries: dict[str, Any]) -> Answers:
 
 
 @contextmanager
-def serving(answers: Answers, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
+def serving(answers: Answers) -> Iterator[ScriptedServer]:
     """Play JSON objects, statuses, bytes (as HTML) or steps by path; 404 elsewhere."""
 
     def script(request: RequestSeen) -> Any:
@@ -63,7 +56,7 @@ def serving(answers: Answers, tls: ssl.SSLContext | None = None) -> Iterator[Scr
             return response(200, answer, {"content-type": "text/html"})
         return answer if isinstance(answer, list) else json_response(200, answer)
 
-    with ScriptedServer(script, tls) as server:
+    with ScriptedServer(script) as server:
         yield server
 
 
@@ -218,56 +211,6 @@ def test_a_prefix_is_kept() -> None:
     assert (facts.url, facts.has_tokenize) == ("URL/tenant/a", True)
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://host:8000", "http://host:8000"),
-        (" http://host:8000/ ", "http://host:8000"),
-        ("https://host/openai/v1/", "https://host/openai"),
-        ("http://[::1]:8000/v1", "http://[::1]:8000"),
-        ("http://host/v12", "http://host/v12"),
-    ],
-)
-def test_base_url(url: str, expected: str) -> None:
-    assert base_url(url) == expected
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("localhost:8000", 'no scheme (did you mean "http://localhost:8000"?)'),
-        ("", "no scheme"),
-        ("ftp://host", "the scheme must be http or https, not ftp"),
-        ("htp://host", '(did you mean "http"?)'),
-        ("http://host:99999", "not a URL: Port out of range"),
-        ("http://host:abc", "not a URL: Port could not be cast"),
-        ("http://[::1", "not a URL"),
-        ("http://ho st:80", "a URL has no spaces"),
-        ("http://:8000", "no host"),
-        ("http://host?key=1", "without a query"),
-        ("http://host/#x", "without a query or fragment"),
-    ],
-)
-def test_bad_urls(url: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        discover(url, "chat")
-    one_clear_line(caught.value)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("url", [f"http://me:{SECRET}@host", f"http://me:{SECRET}@host:99999"])
-def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        base_url(url)
-    one_clear_line(caught.value)
-
-
-def test_the_key_is_sent_as_a_bearer_token() -> None:
-    with serving(vllm()) as server:
-        discover(server.url, "chat", api_key=SECRET)
-    assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {SECRET}"}
-
-
 @pytest.mark.parametrize(("key", "hint"), [(None, "it wants a key"), (SECRET, "the key was refused")])
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_server_that_wants_another_key(key: str | None, hint: str, status: int) -> None:
@@ -275,13 +218,6 @@ def test_a_server_that_wants_another_key(key: str | None, hint: str, status: int
     assert isinstance(error, EngineError)
     assert f"answered {status}: {hint}" in str(error)
     assert "--api-key-env" in str(error)
-
-
-@pytest.mark.parametrize("key", ["", f"{SECRET}\n", f"{SECRET} x", f"{SECRET}\u00e9"])
-def test_a_key_that_no_header_can_carry(key: str) -> None:
-    error = failure(vllm(), api_key=key)
-    assert isinstance(error, UsageError)
-    assert "characters that an HTTP header cannot carry" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -300,105 +236,6 @@ def test_answers_that_end_it(answer: Any, message: str) -> None:
         error = failure({"/v1/models": answer}, model)
         assert isinstance(error, EngineError)
         assert message in str(error)
-
-
-def test_a_refused_port() -> None:
-    with refusing_port() as port, pytest.raises(EngineError, match="connection refused") as caught:
-        discover(f"http://127.0.0.1:{port}", "chat")
-    one_clear_line(caught.value)
-
-
-def test_a_silent_server() -> None:
-    with unanswering_port() as port, pytest.raises(EngineError, match="timed out while") as caught:
-        discover(f"http://127.0.0.1:{port}", "chat", timeout=0.2)
-    one_clear_line(caught.value)
-
-
-def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*args: object, **options: object) -> None:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr("socket.getaddrinfo", unknown)
-    with pytest.raises(EngineError, match=r'the host name "no-such.invalid" is not known') as caught:
-        discover("http://no-such.invalid:8000", "chat")
-    one_clear_line(caught.value)
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-def server_context(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(name).configure_cert(context)
-    return context
-
-
-def test_tls_with_its_authority_or_without_a_check(authority: trustme.CA, tmp_path: Path) -> None:
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    with serving(vllm(), server_context(authority)) as server:
-        assert discover(server.url, "chat", verify=str(ca_file)).engine == "vllm"
-        assert discover(server.url, "chat", verify=False).engine == "vllm"
-
-
-@pytest.mark.parametrize("name", ["127.0.0.1", "other.example"])
-def test_an_untrusted_certificate(authority: trustme.CA, tmp_path: Path, name: str) -> None:
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    verify: Any = str(ca_file) if name != "127.0.0.1" else True
-    with serving(vllm(), server_context(authority, name)) as server, pytest.raises(EngineError) as caught:
-        discover(server.url, "chat", verify=verify)
-    one_clear_line(caught.value)
-    assert "its certificate is not trusted" in str(caught.value)
-    assert "--ca-file FILE, or --insecure" in str(caught.value)
-
-
-def test_https_to_a_plain_server() -> None:
-    script = [Send(head(400)), Close(), ReadRequest()]
-    with ScriptedServer(script) as server, pytest.raises(EngineError, match=r"TLS failed.*plain http") as caught:
-        discover(server.url.replace("http:", "https:"), "chat", timeout=2.0)
-    one_clear_line(caught.value)
-
-
-def test_http_to_a_tls_server(authority: trustme.CA) -> None:
-    with serving(vllm(), server_context(authority)) as server, pytest.raises(EngineError) as caught:
-        discover(server.url.replace("https:", "http:"), "chat", timeout=2.0)
-    one_clear_line(caught.value)
-    assert "does this port speak https" in str(caught.value)
-
-
-@pytest.mark.parametrize(("content", "message"), [(None, "No such file"), ("no certificate", "no PEM certificates")])
-def test_a_ca_file_that_is_none(tmp_path: Path, content: str | None, message: str) -> None:
-    path = tmp_path / "ca.pem"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(UsageError, match=message) as caught:
-        open_client("https://host", verify=str(path))
-    one_clear_line(caught.value)
-
-
-def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with refusing_port() as port:
-        for name in ("http_proxy", "all_proxy"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
-        assert found(vllm()).engine == "vllm"
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://127.0.0.1:1", True),
-        ("http://127.9.9.9", True),
-        ("http://[::1]:1", True),
-        ("http://localhost:1/v1", True),
-        ("http://10.0.0.1", False),
-        ("http://localhost.example", False),
-    ],
-)
-def test_is_loopback(url: str, expected: bool) -> None:
-    assert is_loopback(url) is expected
 
 
 KNOWN = EndpointFacts("u", "chat", "m", engine="vllm", extras=("ignore_eos", "min_tokens", "continuous_usage_stats"))
