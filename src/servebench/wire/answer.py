@@ -27,7 +27,8 @@ class Answer:
     """What a response said. Instants are CLOCK_REALTIME ns, None where the event did not happen.
 
     Attributes:
-        done: `[DONE]` was seen (or a whole JSON answer was read).
+        done: `[DONE]` was seen (or a whole JSON answer was read); nothing after it belongs to the answer.
+        done_ns: arrival of `[DONE]`.
         finish_reason: of the first choice that gave one.
         error: text of an error object inside the stream.
         malformed: what could not be understood, first instance.
@@ -42,6 +43,7 @@ class Answer:
         self._count = count
         self._texts: list[str] = []
         self.done = False
+        self.done_ns: int | None = None
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.malformed: str | None = None
@@ -102,16 +104,22 @@ class Answer:
         return [stamps[place] for place in places.tolist()]
 
     def _events(self, datas: list[bytes], arrivals: list[int], types: dict[int, bytes]) -> None:
+        if self.done:
+            return
         if self.first_event_ns is None:
             self.first_event_ns = arrivals[0]
         self.last_event_ns = arrivals[-1]
         if datas[-1].strip() == _DONE or any(data == _DONE for data in datas):
             self.done = True
             cut = next(i for i, data in enumerate(datas) if data.strip() == _DONE)
+            self.done_ns = arrivals[cut]
             datas, arrivals = datas[:cut], arrivals[:cut]
         for place, kind in types.items():
             if kind == b"error" and place < len(datas):
                 self.error = self.error or _text(datas[place])
+        if not all(datas):  # an event without data is a heartbeat
+            kept = [i for i, data in enumerate(datas) if data]
+            datas, arrivals = [datas[i] for i in kept], [arrivals[i] for i in kept]
         if not datas:
             return
         try:
@@ -125,11 +133,16 @@ class Answer:
     def _decode(self, data: bytes) -> Event:
         try:
             return _decode_one(data)
-        except msgspec.ValidationError:
-            return _lenient(data)
+        except msgspec.ValidationError as problem:
+            event, reason = _lenient(data), f"an answer of unknown form ({problem})"
         except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-            self.malformed = self.malformed or f"an event is not JSON ({problem}): {_text(data)}"
-            return Event()
+            mended = data.decode("utf-8", "replace").encode()  # as the event-stream standard reads broken UTF-8
+            if mended != data:
+                return self._decode(mended)
+            event, reason = None, f"neither events nor JSON ({problem})"
+        if event is None:
+            self.malformed = self.malformed or f"{reason}: {_text(data)}"
+        return event or Event()
 
     def _read(self, events: list[Event], arrivals: list[int], datas: list[bytes]) -> None:
         add = self._tokens.add
@@ -149,12 +162,15 @@ class Answer:
                     and usage is None
                     and choice.token_ids is None
                     and len(choices) == 1
+                    and event.error is None
                 ):
                     add(arrival, _STRONG, CONTENT, len(delta.content), len(data))  # nearly every event
                     if choice.finish_reason is not None:
                         self.finish_reason = self.finish_reason or choice.finish_reason
                 else:
                     self._choices(choices, usage, arrival, len(data))
+                    if event.error is not None:
+                        self.error = self.error or _error_text(event.error)
             elif event.error is not None:
                 self.error = self.error or _error_text(event.error)
             elif event.object == "error":
@@ -190,21 +206,19 @@ class Answer:
     def _whole_answer(self) -> None:
         """A body that is one JSON object: all tokens arrived with its last byte."""
         body = b"".join(self._whole)
-        assert self._last_stamp is not None
-        self.first_event_ns = self.last_event_ns = self._last_stamp
         if not body.strip():
             return
-        try:
-            event = _decode_one(body)
-        except msgspec.ValidationError:
-            event = _lenient(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self.malformed = f"the body is neither events nor JSON: {_text(body)}"
+        event = self._decode(body)
+        if self.malformed is not None:
             return
+        assert self._last_stamp is not None
+        self.first_event_ns = self.last_event_ns = self._last_stamp
         for choice in event.choices or ():
             choice.delta = choice.delta or choice.message
         self._read([event], [self._last_stamp], [body])
-        self.done = self.done or bool(event.choices)
+        self.done = bool(event.choices)
+        if not self.done and self.error is None:
+            self.malformed = f"an answer without choices: {_text(body)}"
 
 
 def _weigh(choice: Choice) -> tuple[int, int, str]:
@@ -240,14 +254,17 @@ def _tool_text(delta: Delta) -> str:
     return "".join(texts) or "?"
 
 
-def _lenient(data: bytes) -> Event:
-    """Read an event whose JSON is sound but whose fields have unexpected types, keeping what can be kept."""
+def _lenient(data: bytes) -> Event | None:
+    """Read an event whose JSON is sound but whose fields have unexpected types, keeping what can be kept.
+
+    None for what cannot be an event at all: no object, or choices that are no list.
+    """
     try:
         raw = msgspec.json.decode(data)
     except msgspec.DecodeError:
-        return Event()
-    if not isinstance(raw, dict):
-        return Event()
+        return None
+    if not isinstance(raw, dict) or not isinstance(raw.get("choices"), list | None):
+        return None
     event = Event(error=raw.get("error"), object=raw.get("object"), message=raw.get("message"))
     event.usage = _kept(raw.get("usage"), Usage)
     choices = raw.get("choices")
@@ -279,11 +296,10 @@ def _kept(raw: Any, kind: type[Any]) -> Any:
 
 def _error_text(error: Any) -> str:
     if isinstance(error, dict):
-        message = error.get("message") or error.get("detail") or error
-        return str(message)[:300]
-    return str(error)[:300]
+        error = error.get("message") or error.get("detail") or error
+    return " ".join(str(error)[:300].split())
 
 
 def _text(data: bytes) -> str:
-    return data[:200].decode("utf-8", "replace")
+    return " ".join(data[:200].decode("utf-8", "replace").split())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import time
@@ -234,5 +235,6 @@ class Pool:
 
 
 def _connect_text(problem: OSError, origin: Origin) -> str:
-    reason = problem.strerror or str(problem)
+    # An event loop words the same errors in its own ways.
+    reason = os.strerror(problem.errno) if problem.errno else str(problem)
     return f"cannot connect to {origin.host}:{origin.port}: {reason[:1].lower()}{reason[1:]}"
