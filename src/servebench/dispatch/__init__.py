@@ -1,1 +1,1 @@
-""""""
+"""Executes a plan: pacing, slots and worker processes."""

@@ -64,6 +64,7 @@ class Slot(IntEnum):
     CPU_NS = auto()  # count: processor time of the process
     BACKLOG = auto()  # level: answers received but not decoded yet
     PAUSED = auto()  # level: closed-loop slots that wait after a rejection
+    COHORT_OPEN = auto()  # level: requests due in the measured window that have no outcome yet
     OUTCOME_FIRST = auto()  # counts, one slot an outcome, in the order of Outcome
 
 

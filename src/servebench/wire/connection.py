@@ -157,8 +157,8 @@ class Connection:
         except httptools.HttpParserError as problem:
             self.abort(httpx.RemoteProtocolError(f"not HTTP/1.1: {problem}"))
             return
-        if exchange.on_part is not None and exchange.parts and not exchange.finished:
-            exchange.on_part(exchange)
+        if len(exchange.parts) >= exchange.portion and exchange.on_portion is not None and not exchange.finished:
+            exchange.on_portion(exchange)
 
     def _decrypt(self, data: bytes) -> None:
         assert self._tls is not None
@@ -179,6 +179,7 @@ class Connection:
             self._send(self._outgoing.read())
 
     def _send(self, payload: bytes) -> None:
+        stamp = _now()  # before the call: an answer may be here before the call returns
         try:
             sent = self.sock.send(payload)
         except BlockingIOError:
@@ -196,7 +197,7 @@ class Connection:
             self._reactor.modify(self.sock.fileno(), READ)
         exchange = self.exchange
         if exchange is not None and exchange.sent_ns is None:
-            exchange.sent_ns = _now()
+            exchange.sent_ns = stamp
 
     def _lost(self, problem: OSError) -> None:
         kind = httpx.ReadError if self.exchange is None or self.exchange.sent_ns else httpx.WriteError

@@ -42,8 +42,9 @@ class Exchange:
         "length",
         "on_end",
         "on_headers",
-        "on_part",
+        "on_portion",
         "parts",
+        "portion",
         "reads",
         "received",
         "sent_ns",
@@ -72,7 +73,8 @@ class Exchange:
         self.length: int | None = None
         self.started_ns = 0
         self.on_headers: Callable[[Exchange], None] | None = None
-        self.on_part: Callable[[Exchange], None] | None = None
+        self.on_portion: Callable[[Exchange], None] | None = None
+        self.portion = 1 << 60  # pieces of body after which `on_portion` is called
         self.on_end: Callable[[Exchange], None] | None = None
         self._inflate: zlib._Decompress | None = None
         self._done: asyncio.Future[None] | None = None

@@ -1,0 +1,117 @@
+"""`servebench run`: a scenario against a server, to a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servebench.cli.options import (
+    connection_options,
+    keep_raw_option,
+    output_options,
+    set_option,
+    tokenizer_option,
+    workers_option,
+)
+from servebench.errors import ExitCode
+
+if TYPE_CHECKING:
+    from servebench.record.counters import LiveCounters
+    from servebench.report.live import LiveView
+    from servebench.run import Target
+    from servebench.scenario.schema import Scenario
+
+
+@click.command("run")
+@click.argument("scenario")
+@set_option
+@connection_options
+@workers_option
+@tokenizer_option
+@keep_raw_option
+@output_options
+@click.option("--salt", type=int, help="Salt of the prompts' text, to repeat a run's very words; else a fresh one.")
+@click.pass_context
+def command(
+    context: click.Context,
+    scenario: str,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Run SCENARIO, a file or the name of a shipped one, and report what its users would have waited for.
+
+    The plan (when, how long, which prompt) is fixed and stored before the first request. The results go into a run
+    directory, from which `servebench report` computes every figure again.
+
+    Exit codes: 0 good, 2 wrong usage or no server, 3 the result is INVALID, 4 an SLO was missed, 130 interrupted.
+    """
+    from servebench.run import RunOptions, run
+    from servebench.scenario.loading import load_scenario, resolve_scenario
+
+    loaded = load_scenario(resolve_scenario(scenario), overrides)
+    from servebench.report.live import LiveView
+
+    with LiveView(quiet=quiet or as_json) as view:
+        rundir = run(loaded, RunOptions(out=out, **options), _observer(view))
+        view.status("computing the report")
+        from servebench.report import write_reports
+
+        summary = write_reports(rundir)
+    _show(summary, rundir.path, as_json)
+    interrupted = rundir.manifest["status"] == "interrupted"
+    context.exit(int(ExitCode.INTERRUPTED) if interrupted else exit_code(summary))
+
+
+def exit_code(summary: dict[str, Any]) -> int:
+    """The process's exit code for a summary."""
+    from servebench.analysis import exit_code as of
+
+    return int(of(summary))
+
+
+def _show(summary: dict[str, Any], path: Path, as_json: bool) -> None:
+    if as_json:
+        from servebench.cli.output import print_json
+
+        print_json({"path": str(path), "summary": summary})
+        return
+    from rich.console import Console
+
+    from servebench.report.console import render
+
+    Console(highlight=False).print(render(summary, path))
+
+
+def _observer(view: LiveView) -> Any:
+    from servebench.report.live import LivePlan
+    from servebench.run import Observer
+
+    class Viewer(Observer):
+        """Shows a run in the live view."""
+
+        def status(self, text: str) -> None:
+            view.status(text)
+
+        def load(self, scenario: Scenario, target: Target, counters: LiveCounters, rows: int) -> None:
+            load = scenario.load
+            labels = ["SIMULATED"] * target.simulated + ["RANDOM WEIGHTS"] * target.random_weights
+            plan = LivePlan(
+                name=scenario.name,
+                target=f"{target.model} at {target.url}",
+                labels=tuple(labels),
+                requests=load.requests,
+                warmup_s=load.warmup_s,
+                measured_s=load.duration,
+                open_loop=load.closed is None,
+            )
+            view.attach(plan, counters.snapshot)
+
+        def done(self) -> None:
+            view.detach()
+
+    return Viewer()

@@ -1,0 +1,159 @@
+"""Leads the workers through a run: start, measured window, cool-down, drain, and interruption at any moment."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Self
+
+from servebench.clock import Anchor
+from servebench.dispatch.crew import Crew
+from servebench.record.counters import Command, LiveCounters, Slot, State
+
+POLL_S = 0.02
+LEAD_NS = 20_000_000  # from the start signal to the zero of the plan
+SETTLE_NS = 30_000_000  # what a worker may need to notice that the window has ended
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM while it is entered, instead of letting them raise."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[int, object] = {}
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Course:
+    """How the run went. Instants are CLOCK_REALTIME ns, None where not reached.
+
+    Attributes:
+        start_ns: zero of the plan.
+        warmup_end_ns, measured_end_ns: the measured window; its end is None for a run bounded by a request count.
+        load_end_ns: no request was sent any more.
+        end_ns: all workers had ended.
+        anchors: the two clocks at the start, every second, and at the end.
+        interrupted: a signal ended it early.
+        overran: the drain limit was reached with requests still in flight.
+    """
+
+    start_ns: int | None = None
+    warmup_end_ns: int | None = None
+    measured_end_ns: int | None = None
+    load_end_ns: int | None = None
+    end_ns: int | None = None
+    anchors: list[Anchor] = field(default_factory=list)
+    interrupted: bool = False
+    overran: bool = False
+
+
+def conduct(
+    crew: Crew,
+    counters: LiveCounters,
+    window_ns: tuple[int, int | None],
+    drain_s: float,
+    interrupts: Interrupts,
+    each_second: Callable[[], None] = lambda: None,
+) -> Course:
+    """Run the load to its end.
+
+    Args:
+        crew: the workers, ready.
+        counters: the memory shared with them.
+        window_ns: the measured window, ns after the start; its end is None for a run bounded by a request count.
+        drain_s: how long requests may still take after the window (or after the last one was sent).
+        interrupts: a first signal ends the sending, a second one the waiting.
+        each_second: called once a second, in this thread.
+    """
+    course = Course()
+    anchor = Anchor.now()
+    zero = anchor.monotonic_ns + LEAD_NS
+    counters.start_at(zero)
+    course.anchors.append(anchor)
+    course.start_ns = anchor.to_realtime(zero)
+    course.warmup_end_ns = course.start_ns + window_ns[0]
+    course.measured_end_ns = course.start_ns + window_ns[1] if window_ns[1] is not None else None
+    leader = _Leader(course, crew, counters, window_ns[1], int(drain_s * 1e9), zero, interrupts)
+    next_second = zero
+    while not crew.all_ended():
+        now = time.monotonic_ns()
+        leader.step(now)
+        if now >= next_second:
+            next_second = now + 1_000_000_000
+            course.anchors.append(Anchor.now())
+            each_second()
+        time.sleep(POLL_S)
+    course.anchors.append(Anchor.now())
+    course.end_ns = time.time_ns()
+    course.load_end_ns = course.load_end_ns or course.end_ns
+    return course
+
+
+class _Leader:
+    """Decides, fifty times a second, whether the workers are to stop sending or waiting."""
+
+    def __init__(
+        self,
+        course: Course,
+        crew: Crew,
+        counters: LiveCounters,
+        end: int | None,
+        drain_ns: int,
+        zero: int,
+        interrupts: Interrupts,
+    ) -> None:
+        self._course = course
+        self._crew = crew
+        self._counters = counters
+        self._window_end = None if end is None else zero + end
+        self._drain_ns = drain_ns
+        self._deadline: int | None = None if end is None else zero + end + drain_ns
+        self._interrupts = interrupts
+        self._stopped = False
+
+    def step(self, now: int) -> None:
+        """Look at the clock, the counters and the signals."""
+        snapshot = self._counters.snapshot()
+        living = self._living(snapshot.states)
+        sending = any(snapshot.states[number] < State.DRAINING for number in living)
+        if self._interrupts.count and not self._course.interrupted:
+            self._course.interrupted = True
+            self._end_load()
+            self._deadline = min(self._deadline or (1 << 62), now + self._drain_ns)
+        if not sending and self._course.load_end_ns is None:
+            self._course.load_end_ns = time.time_ns()
+            self._deadline = self._deadline or now + self._drain_ns
+        elif sending and self._window_end is not None and now > self._window_end + SETTLE_NS:
+            cohort_open = sum(int(snapshot.workers[number, Slot.COHORT_OPEN]) for number in living)
+            if cohort_open == 0 or now > self._window_end + self._drain_ns:
+                self._end_load()
+        late = self._deadline is not None and now > self._deadline
+        if (late or self._interrupts.count > 1) and not self._stopped:
+            self._stopped = True
+            self._course.overran = late and snapshot.total(Slot.IN_FLIGHT) > 0
+            self._counters.command(Command.STOP)
+
+    def _living(self, states: list[State]) -> list[int]:
+        dead = set(self._crew.dead(self._counters))
+        return [number for number in range(len(states)) if number not in dead]
+
+    def _end_load(self) -> None:
+        if self._course.load_end_ns is None:
+            self._course.load_end_ns = time.time_ns()
+        self._counters.stop_load()
+        self._counters.command(Command.DRAIN)

@@ -1,0 +1,130 @@
+"""The worker processes as the parent sees them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from servebench.dispatch.job import Job
+from servebench.errors import ServebenchError
+from servebench.record.counters import LiveCounters, State
+
+READY_LIMIT_S = 60.0
+END_LIMIT_S = 30.0
+
+
+class WorkerError(ServebenchError):
+    """The workers could not start."""
+
+
+class Crew:
+    """Worker processes, started early so that their imports overlap with the making of the plan.
+
+    Args:
+        size: how many processes.
+        log_dir: where their error output goes.
+    """
+
+    def __init__(self, size: int, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.recruit(size)
+
+    def recruit(self, size: int) -> None:
+        """Start processes until there are `size`."""
+        for number in range(len(self._processes), size):
+            with (self._log_dir / f"worker-{number}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "servebench.dispatch.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    process_group=0,  # Ctrl-C in the terminal reaches the parent alone
+                )
+            self._processes.append(process)
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, by worker."""
+        return [process.pid for process in self._processes]
+
+    def brief(self, jobs: Sequence[Job], directory: Path) -> None:
+        """Hand each process its job."""
+        for process, job in zip(self._processes, jobs, strict=True):
+            path = directory / f"worker-{job.worker}.job.json"
+            job.write(path)
+            assert process.stdin is not None
+            process.stdin.write(f"{path}\n".encode())
+            process.stdin.close()
+
+    def wait_ready(self, counters: LiveCounters) -> None:
+        """Return when every worker has its first requests ready.
+
+        Raises:
+            WorkerError: one died or took too long; with its last words.
+        """
+        deadline = time.monotonic() + READY_LIMIT_S
+        while any(state < State.READY for state in counters.snapshot().states):
+            for number, process in enumerate(self._processes):
+                if process.poll() is not None:
+                    raise WorkerError(f"worker {number} ended at its start: {self.last_words(number)}")
+            if time.monotonic() > deadline:
+                raise WorkerError(f"the workers were not ready within {READY_LIMIT_S:g} s")
+            time.sleep(0.002)
+
+    def last_words(self, number: int) -> str:
+        """The last line that a worker wrote to its log."""
+        lines = (self._log_dir / f"worker-{number}.log").read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1].removeprefix("servebench: ") if lines else "it said nothing"
+
+    def dead(self, counters: LiveCounters) -> list[int]:
+        """Workers whose process has ended without having said that it was done."""
+        states = counters.snapshot().states
+        return [n for n, p in enumerate(self._processes) if p.poll() is not None and states[n] != State.DONE]
+
+    def all_ended(self) -> bool:
+        """Whether every process has ended."""
+        return all(process.poll() is not None for process in self._processes)
+
+    def end(self) -> None:
+        """Wait for the processes to end by themselves, and kill those that do not."""
+        deadline = time.monotonic() + END_LIMIT_S
+        while not self.all_ended() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill whatever still runs."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+
+    def figures(self, directory: Path) -> list[dict[str, Any]]:
+        """What each worker said of itself at its end; a worker that died left nothing, which is said."""
+        return [self._figure(number, directory / f"worker-{number}.json") for number in range(len(self._processes))]
+
+    def _figure(self, number: int, path: Path) -> dict[str, Any]:
+        if path.exists():
+            figures: dict[str, Any] = json.loads(path.read_text())
+            return figures
+        status = self._processes[number].poll()
+        return {"worker": number, "pid": self._processes[number].pid, "exit": "died", "status": status}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
