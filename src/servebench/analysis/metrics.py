@@ -37,14 +37,14 @@ class Metric:
         name: its key everywhere.
         definition: the formula in words.
         population: whose samples they are.
-        pooled: samples are tokens or gaps of all requests together, rather than one a request.
+        each: what one sample is: a ``request``, or, pooled over all requests, a ``token`` or a ``gap``.
         sample: draws the samples from a run, given the mask of the cohort.
     """
 
     name: str
     definition: str
     population: str
-    pooled: bool
+    each: str
     sample: Callable[[RunData, Bools], Samples]
     unit: str = "ms"
 
@@ -183,27 +183,27 @@ def _with_tokens(chunks: Chunks) -> Chunks:
 _OK = "ok requests of the cohort"
 
 METRICS = (
-    Metric("ttft", "first_token − origin", _OK, False, ttft),
-    Metric("ttft_service", "first_token − sent", _OK, False, ttft_service),
-    Metric("ttfv", "first_visible − origin", f"{_OK} with visible content", False, ttfv),
-    Metric("icl", "gap between consecutive token-bearing chunks", "all gaps of the cohort, pooled", True, icl),
+    Metric("ttft", "first_token − origin", _OK, "request", ttft),
+    Metric("ttft_service", "first_token − sent", _OK, "request", ttft_service),
+    Metric("ttfv", "first_visible − origin", f"{_OK} with visible content", "request", ttfv),
+    Metric("icl", "gap between consecutive token-bearing chunks", "all gaps of the cohort, pooled", "gap", icl),
     Metric(
         "itl",
         "gap / tokens of the later chunk, weighted by these tokens",
         "all tokens of the cohort after the first chunk of each request, pooled",
-        True,
+        "token",
         itl,
     ),
     Metric(
         "tpot",
         "(last_token − first_token) / (output_tokens − tokens of the first chunk)",
         f"{_OK} with more tokens than the first chunk",
-        False,
+        "request",
         tpot,
     ),
-    Metric("e2e", "last_token − origin", _OK, False, e2e),
-    Metric("e2e_service", "last_token − sent", _OK, False, e2e_service),
-    Metric("stall", "longest gap between chunks of a request", f"{_OK} with at least 2 chunks", False, stall),
-    Metric("schedule_lag", "dispatched − scheduled", "all sent requests of the cohort", False, schedule_lag),
-    Metric("send_lag", "sent − dispatched", "all sent requests of the cohort", False, send_lag),
+    Metric("e2e", "last_token − origin", _OK, "request", e2e),
+    Metric("e2e_service", "last_token − sent", _OK, "request", e2e_service),
+    Metric("stall", "longest gap between chunks of a request", f"{_OK} with at least 2 chunks", "request", stall),
+    Metric("schedule_lag", "dispatched − scheduled", "all sent requests of the cohort", "request", schedule_lag),
+    Metric("send_lag", "sent − dispatched", "all sent requests of the cohort", "request", send_lag),
 )

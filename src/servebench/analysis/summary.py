@@ -140,7 +140,7 @@ def _metric(found: Statistics) -> Document:
         "ranks": {name: at for name, (_, at) in found.quantiles.items()},
         "below_floor": [q.name for q in REPORTED if found.n < sample_floor(q)],
         "within_run": _intervals(found),
-        "pooled": found.metric.pooled,
+        "each": found.metric.each,
         "population": found.metric.population,
         "definition": found.metric.definition,
     }

@@ -9,6 +9,8 @@ import numpy as np
 from servebench.analysis.data import MISSING, Bools, RunData
 from servebench.analysis.window import Window
 
+PEAK_NEEDS_S = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
@@ -20,7 +22,8 @@ class Throughput:
         input_tokens: prompts (by the server's count) of the requests whose first token arrived; None without a count.
         uncounted_prompts: requests among these for which the server gave no count.
         requests: ok requests whose last token arrived.
-        peak_output_tokens_per_s: most output tokens in one whole second of the window; None in a shorter one.
+        peak_output_tokens_per_s: most output tokens in one whole second of the window; None in a window so short
+            that the peak says nothing.
     """
 
     seconds: float
@@ -50,7 +53,7 @@ def throughput(run: RunData, window: Window) -> Throughput:
 
 def _peak(run: RunData, window: Window, inside: Bools) -> int | None:
     seconds = int(window.seconds)
-    if seconds < 1:
+    if seconds < PEAK_NEEDS_S:
         return None
     bucket = (run.chunks.arrival[inside] - window.warmup_end) // 1_000_000_000
     return int(np.bincount(bucket, weights=run.chunks.tokens[inside], minlength=seconds)[:seconds].max())

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from servebench.record.rundir import RunDir
+from servebench.analysis.data import RunData, load
+from servebench.analysis.facts import gather
+from servebench.analysis.summary import document
+from servebench.errors import UsageError
+from servebench.record.rundir import RunDir
+from servebench.report.histograms import write_histograms
 
 
 def write_reports(run: RunDir) -> dict[str, Any]:
-    """Compute the summary of `run`, write summary.json and histograms.hlog beside its data, and return the summary.
-
-    Raises:
-        UsageError: the directory's tables are damaged or contradict each other, or it cannot be written to.
-    """
-    from servebench.errors import UsageError
-    from servebench.report.histograms import write_histograms
-
-    summary = compute(run)
+    """See `servebench.report.write_reports`."""
+    data = read(run)
+    summary = document(gather(data))
     try:
         _replace(run.summary_path, encode(summary))
-        write_histograms(run, summary)
+        write_histograms(run.histogram_path, data, summary["phases"]["start_ns"])
     except OSError as error:
         raise UsageError(f"cannot write the report into {run.path}: {error.strerror}") from error
     return summary
 
 
-def compute(run: RunDir) -> dict[str, Any]:
-    """The summary of `run`, without writing anything; raises UsageError when its data contradict each other."""
-    from servebench.analysis import summarize
-    from servebench.errors import UsageError
-
+def read(run: RunDir) -> RunData:
+    """The run as the analysis reads it; raises UsageError when its tables are damaged or contradict each other."""
     try:
-        return summarize(run)
+        return load(run)
     except ValueError as error:
         raise UsageError(f"{run.path} cannot be analysed: {error}") from error
 
