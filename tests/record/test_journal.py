@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servebench.errors import UsageError
 from servebench.record import journal as journal_module
 from servebench.record.columns import CHUNKS, REQUESTS, TELEMETRY, Outcome, RequestRecord, TokenSource
 from servebench.record.journal import JournalWriter, read_journals
@@ -190,7 +191,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     other = pa.schema([pa.field("x", pa.int64())])
     with pa.OSFile(str(tmp_path / "worker-0.requests.arrows"), "wb") as sink, pa.ipc.new_stream(sink, other):
         pass
-    with pytest.raises(JournalError, match="other columns"):
+    with pytest.raises(UsageError, match="other columns"):
         read_journals(tmp_path)
 
 

@@ -227,3 +227,23 @@ def test_run_json_is_plain_json_with_a_newline(tmp_path: Path) -> None:
     assert text.endswith("}\n")
     assert json.loads(text) == run.manifest
     assert not re.search(r"\\u", text)
+
+
+def test_a_folder_that_looks_like_a_partition_adds_no_column(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "rate=8" / "run")
+    fill(run)
+    run.finalise()
+    assert run.requests().column_names == REQUESTS.names
+
+
+def test_a_table_that_is_missing_or_damaged_is_a_usage_error(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path)
+    fill(run)
+    run.finalise()
+    file = tmp_path / "chunks.parquet"
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(UsageError, match=r"chunks\.parquet is damaged"):
+        run.chunks()
+    file.unlink()
+    with pytest.raises(UsageError, match=r"chunks\.parquet is missing"):
+        run.chunks()

@@ -155,9 +155,7 @@ class RunDir:
 
     def _read(self, table: str) -> pa.Table:
         if self._finalised:
-            import pyarrow.parquet as pq
-
-            return pq.read_table(self._table_path(table))
+            return _read_parquet(self._table_path(table))
         return dict(zip(("requests", "chunks", "telemetry"), read_journals(self.journal_dir), strict=True))[table]
 
     def finalise(self) -> None:
@@ -213,6 +211,19 @@ def _read_manifest(path: Path) -> Manifest:
     if schema != MANIFEST_SCHEMA:
         raise UsageError(f"{file} has schema {schema}; this version of servebench reads schema {MANIFEST_SCHEMA}")
     return dict(manifest)
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    """Read one file; unlike `read_table`, which would make columns of folders that are called "a=b"."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing: the run directory is not whole") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from error
 
 
 def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

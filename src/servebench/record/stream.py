@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from servebench.errors import ServebenchError
+from servebench.errors import ServebenchError, UsageError
 from servebench.record.columns import CHUNKS, REQUESTS, TELEMETRY
 
 TABLES = {"requests": REQUESTS, "chunks": CHUNKS, "telemetry": TELEMETRY}
@@ -21,7 +21,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class JournalError(ServebenchError):
-    """The journal cannot be written (a full or vanished disk) or is not one of ours."""
+    """The journal cannot be written: the disk is full or has gone."""
 
 
 def arrow_array(values: Sequence[Any] | NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -83,7 +83,7 @@ def read_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the whole batches of a stream file, memory-mapped; a cut or half-written end simply ends them.
 
     Raises:
-        JournalError: the file is a whole Arrow stream of another schema.
+        UsageError: the file is a whole Arrow stream of another schema.
     """
     if path.stat().st_size == 0:
         return
@@ -93,7 +93,7 @@ def read_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         except (pa.ArrowInvalid, OSError):
             return
         if not reader.schema.equals(schema):
-            raise JournalError(f"{path.name} has other columns than this version of servebench writes")
+            raise UsageError(f"{path.name} has other columns than this version of servebench writes")
         while (batch := _next_batch(reader)) is not None:
             yield batch
 
