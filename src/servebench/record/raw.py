@@ -1,4 +1,4 @@
-"""Raw response bytes with the stamp of the read that brought them, for those who want to check the stamps themselves."""
+"""Raw response bytes with the stamp of the read that brought them, for those who want to check the stamps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+
+from servebench.record.stream import SUFFIX, StreamFile, read_batches
 
 RAW = pa.schema(
     [
@@ -27,8 +29,7 @@ class RawWriter:
 
     def __init__(self, directory: Path, worker: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._file = pa.OSFile(str(directory / f"worker-{worker}.arrows"), "wb")
-        self._stream = pa.ipc.new_stream(self._file, RAW)
+        self._stream = StreamFile(directory / f"worker-{worker}{SUFFIX}", RAW)
         self._clear()
 
     def _clear(self) -> None:
@@ -49,18 +50,16 @@ class RawWriter:
     def flush(self) -> None:
         """Write what is pending."""
         if self._requests:
-            columns = [pa.array(self._requests, pa.int64()), pa.array(self._stamps, pa.int64()), pa.array(self._parts)]
-            self._stream.write_batch(pa.record_batch(columns, schema=RAW))
+            self._stream.write([self._requests, self._stamps, self._parts])
         self._clear()
 
     def close(self) -> None:
         """Flush and end the stream."""
         self.flush()
         self._stream.close()
-        self._file.close()
 
 
 def read_raw(directory: Path) -> pa.Table:
-    """All raw pieces of a run (``RUNDIR/raw``), by worker; columns request, arrival_ns, data."""
-    tables = [pa.ipc.open_stream(path.read_bytes()).read_all() for path in sorted(directory.glob("worker-*.arrows"))]
-    return pa.concat_tables(tables) if tables else RAW.empty_table()
+    """All raw pieces of a run (``RUNDIR/raw``), by worker; columns request, arrival_ns, data. A cut end is left out."""
+    files = sorted(directory.glob(f"worker-*{SUFFIX}"))
+    return pa.Table.from_batches([batch for path in files for batch in read_batches(path, RAW)], RAW)
