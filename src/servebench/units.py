@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -37,7 +38,12 @@ def describe(value: object) -> str:
         return "a mapping"
     if isinstance(value, (list, tuple)):
         return "a list"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(shorten(value), ensure_ascii=False) if isinstance(value, str) else str(value)
+
+
+def shorten(text: str, most: int = 60) -> str:
+    """The text, or its beginning and three dots where it is longer than a message should be."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def parse_duration(value: object) -> float:
@@ -53,7 +59,7 @@ def parse_duration(value: object) -> float:
     text = str(value).strip()
     match = _DURATION.fullmatch(text)
     if not match or (match[2] or "s") not in SECONDS:
-        raise ValueError(f'expected {example}, not "{text}"')
+        raise ValueError(f"expected {example}, not {describe(text)}")
     unit = match[2] or "s"
     # Dividing by a whole number keeps 800ms at exactly 0.8, which multiplying by 1e-3 would not.
     return float(match[1]) / round(1 / SECONDS[unit]) if SECONDS[unit] < 1 else float(match[1]) * SECONDS[unit]
@@ -93,7 +99,7 @@ def parse_quota(value: object) -> Quota:
         return Quota(float(text), 1.0)
     match = _RATE.fullmatch(text)
     if not match or match[2] not in PERIODS:
-        raise ValueError(f'expected {example}, not "{text}"')
+        raise ValueError(f"expected {example}, not {describe(text)}")
     return Quota(float(match[1]), PERIODS[match[2]])
 
 
@@ -115,7 +121,7 @@ def parse_amount(value: object) -> float:
     text = str(value).strip()
     match = _SIZE.fullmatch(text)
     if not match:
-        raise ValueError(f'expected {example}, not "{text}"')
+        raise ValueError(f"expected {example}, not {describe(text)}")
     return float(match[1]) * MULTIPLES[match[2]]
 
 
@@ -143,8 +149,8 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """``4/s``; rates under one a second per minute, when that is a shorter number."""
-    if 0 < per_second < 1 and len(_exact(per_second * 60)) < len(_exact(per_second)):
+    """``4/s``; a rate under one a second that has no short number, such as 0.0333333333333/s, per minute."""
+    if 0 < per_second < 1 and len(_exact(per_second)) > len("0.123"):
         return f"{_exact(per_second * 60)}/min"
     return f"{_exact(per_second)}/s"
 

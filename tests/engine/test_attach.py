@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from servebench.engine.attach import EndpointFacts, discover, extras_for, min_tokens_for
+from servebench.engine.attach import EndpointFacts, discover, examine, extras_for, min_tokens_for
 from servebench.engine.reach import open_client
 from servebench.engine.sim.launch import start_sim
 from servebench.engine.sim.settings import SimSettings
@@ -193,6 +194,14 @@ def test_random_weights_by_the_marker_in_the_models_folder(tmp_path: Path) -> No
     assert not found(vllm({"id": "m", "root": str(tmp_path)})).random_weights
     (tmp_path / "RANDOM_WEIGHTS").touch()
     assert found(vllm({"id": "m", "root": str(tmp_path)})).random_weights
+
+
+def test_a_folder_named_by_another_machine_is_not_looked_for_on_this_one(tmp_path: Path) -> None:
+    (tmp_path / "RANDOM_WEIGHTS").touch()
+    models = model_list({"id": "m", "root": str(tmp_path)})
+    with httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, json=models))) as client:
+        assert examine(client, "http://127.0.0.1:8000", "chat").random_weights
+        assert not examine(client, "http://10.0.0.9:8000", "chat").random_weights
 
 
 @pytest.mark.parametrize("length", [None, 0, -1, "8192", True])

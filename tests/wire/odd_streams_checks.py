@@ -32,23 +32,35 @@ def check_tokens(row: Row, got: Answered) -> None:
     assert record.coalesced_reads == row.coalesced
 
 
-def check_instants(row: Row, got: Answered, server: ScriptedServer) -> None:
+def instants(row: Row, got: Answered) -> list[tuple[str, int | None, str | None]]:
+    """Name, stamp and expected label of each instant that the row speaks of."""
     record = got.record
     labels = [label for label, _, _ in row.expected_chunks()]
     visible = [label for label in labels if label[0] == "t"]
-    first_event = (labels or [None])[0] if row.first_event == "" else row.first_event
-    expected = {
-        "headers_ns": row.headers,
-        "first_event_ns": first_event,
-        "first_token_ns": labels[0] if labels else None,
-        "first_visible_ns": row.first_visible or (visible[0] if visible else None),
-        "last_token_ns": labels[-1] if labels else None,
-        "end_ns": row.end,
-    }
-    for name, label in expected.items():
-        check_instant(name, getattr(record, name), label, server, row.late_ns)
-    for number, (label, arrival) in enumerate(zip(labels, got.arrival_ns.tolist(), strict=True)):
-        check_instant(f"chunk {number}", arrival, label, server, row.late_ns)
+    named = [
+        ("headers", record.headers_ns, row.headers),
+        ("first_event", record.first_event_ns, (labels or [None])[0] if row.first_event == "" else row.first_event),
+        ("first_token", record.first_token_ns, labels[0] if labels else None),
+        ("first_visible", record.first_visible_ns, row.first_visible or (visible[0] if visible else None)),
+        ("last_token", record.last_token_ns, labels[-1] if labels else None),
+        ("end", record.end_ns, row.end),
+    ]
+    arrivals = zip(labels, got.arrival_ns.tolist(), strict=False)
+    return [*named, *((f"chunk {number}", arrival, label) for number, (label, arrival) in enumerate(arrivals))]
+
+
+def read_late(row: Row, got: Answered) -> bool:
+    """Whether the client was kept from reading for so long that sends that lay apart came in one read."""
+    labels: dict[int, str] = {}
+    told = [(stamp, label) for _, stamp, label in instants(row, got) if stamp is not None and label not in (None, ANY)]
+    return any(labels.setdefault(stamp, str(label)) != label for stamp, label in told)
+
+
+def check_instants(row: Row, got: Answered, server: ScriptedServer) -> None:
+    """Every instant is that of the send that the row names."""
+    assert got.arrival_ns.size == len(row.expected_chunks())
+    for name, stamp, label in instants(row, got):
+        check_instant(name, stamp, label, server, row.late_ns)
 
 
 def check_instant(name: str, stamp: int | None, label: str | None, server: ScriptedServer, late_ns: int) -> None:

@@ -114,7 +114,7 @@ def _read(journal: Path) -> Answered:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """As in a worker process: the collector would look at all that the tests have made, and keep the sockets waiting."""
+    """As in a worker process: a look at all that the tests have made would keep the sockets waiting."""
     gc.disable()
     try:
         yield

@@ -42,6 +42,7 @@ def test_the_shortest_prompt_is_one_content_token() -> None:
     assert KIT.minimum == 8
     assert KIT.prompt(3, 1, 1) == KIT.prompt(8, 1, 1) == "Hello"
     assert replace(KIT, overhead=None).minimum == 1
+    assert len(IDS.prompt(0, 1, 1)) == 1
 
 
 def test_is_pure_and_the_same_on_every_machine() -> None:

@@ -245,6 +245,21 @@ def test_counts_without_ids_are_enough_when_they_add_up() -> None:
     assert counted(RICH, "chat", kit, 800) == 800
 
 
+def test_one_split_word_in_two_hundred_is_not_exact() -> None:
+    kit = build(answering(Bpe((*spaced(COMMON_WORDS[1:]), *COMMON_WORDS)), ids=False), "completions").kit
+    assert not kit.exact
+    assert 1.0 < kit.tokens_per_word < 1.05
+
+
+def test_a_list_of_ids_that_is_cut_short_is_not_used() -> None:
+    def behave(path: str, body: Any) -> Any:
+        answer = answering(RICH)(path, body)
+        return answer | {"tokens": answer["tokens"][:1]} if path == "/tokenize" else answer
+
+    kit = build(behave, "chat").kit
+    assert (kit.exact, kit.overhead, kit.leading_tokens) == (True, 5, None)
+
+
 def test_counts_that_do_not_add_up_give_lengths_right_on_average() -> None:
     kit = build(answering(SPLITS_SOME, ids=False), "chat").kit
     assert (kit.method, kit.exact) == ("server_tokenizer", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ def _observer(view: LiveView) -> Any:
             view.status(text)
 
         def load(self, scenario: Scenario, target: Target, counters: LiveCounters, rows: int) -> None:
+            os.nice(10)  # from here on this process only watches: never at the workers' expense
             load = scenario.load
             labels = ["SIMULATED"] * target.simulated + ["RANDOM WEIGHTS"] * target.random_weights
             plan = LivePlan(

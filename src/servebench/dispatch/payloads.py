@@ -15,8 +15,8 @@ from servebench.wire.dialects import get_dialect
 from servebench.workload.kit import PromptKit
 from servebench.workload.plan import Plan
 
-AHEAD = 128
-AHEAD_BYTES = 8 << 20
+AHEAD = 1024  # a whole wave of a large closed loop
+AHEAD_BYTES = 16 << 20
 
 
 class Payloads:

@@ -20,7 +20,7 @@ def write_reports(run: RunDir) -> dict[str, Any]:
     summary = document(gather(data))
     try:
         _replace(run.summary_path, encode(summary))
-        write_histograms(run.histogram_path, data, summary["phases"]["start_ns"])
+        write_histograms(run.histogram_path, data, summary["phases"]["start_ns"], summary["phases"]["end_s"])
     except OSError as error:
         raise UsageError(f"cannot write the report into {run.path}: {error.strerror}") from error
     return summary

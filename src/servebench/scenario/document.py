@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from servebench.errors import UsageError
+from servebench.units import describe
 
 Step = str | int
 Steps = tuple[Step, ...]
@@ -142,7 +143,7 @@ class _Builder:
                 raise UsageError(f"{where}: a key must be a word")
             key = str(key_node.value)
             if key in result:
-                raise UsageError(f'{where}: key "{key}" is given twice')
+                raise UsageError(f"{where}: key {describe(key)} is given twice")
             self.document.origins[(*path, key)] = where
             result[key] = self.build(value_node, (*path, key))
         return result

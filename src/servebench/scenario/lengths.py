@@ -305,5 +305,5 @@ LengthLaw = Annotated[
     | Annotated[Empirical, Tag("empirical")],
     Discriminator(_law_name),
     BeforeValidator(_read_law),
-    PlainSerializer(Law.written),
+    PlainSerializer(lambda law: law.written()),
 ]

@@ -48,9 +48,8 @@ def apply_override(document: Document, text: str) -> None:
     try:
         parsed = parse_value(value)
     except UsageError as error:
-        raise UsageError(
-            f"{origin}: the value is not valid YAML: {str(error).partition('YAML: ')[2] or error}"
-        ) from None
+        reason = str(error).partition("YAML: ")[2] or error
+        raise UsageError(f"{origin}: the value is not valid YAML (quote it if it is text): {reason}") from None
     _Setter(document, origin).set(steps, parsed)
 
 

@@ -27,7 +27,7 @@ def check_keys(data: dict[str, Any], allowed: Iterable[str], *at: str | int) -> 
     for key in data:
         if key not in allowed:
             hint = did_you_mean(key, allowed) or f" (known here: {', '.join(allowed)})"
-            raise problem(f'unknown key "{key}"{hint}', *at, key)
+            raise problem(f"unknown key {describe(key)}{hint}", *at, key)
 
 
 def convert(parse: Callable[[object], T], value: object, *at: str | int) -> T:

@@ -31,7 +31,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"base": -1e-3},
+        {"base": 0.0},
+        {"per_prefill_token": -1e-6},
         {"per_sequence": float("nan")},
         {"max_num_batched_tokens": 0},
         {"max_num_seqs": 0},

@@ -13,7 +13,7 @@ class SimSettings:
     """The knobs of the simulated engine, under vLLM's names where vLLM has them.
 
     Attributes:
-        base: seconds that every step takes, whatever is in it.
+        base: seconds that every step takes, whatever is in it; not zero, since an engine of no cost would never rest.
         per_prefill_token: seconds for each prompt token computed in a step.
         per_sequence: seconds for each sequence that decodes in a step.
         per_context_token: seconds for each KV token that the step's sequences attend to.
@@ -35,7 +35,9 @@ class SimSettings:
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("base", "per_prefill_token", "per_sequence", "per_context_token"):
+        if not self.base > 0:
+            raise UsageError(f"engine.sim.base must be positive, got {self.base}")
+        for name in ("per_prefill_token", "per_sequence", "per_context_token"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"engine.sim.{name} must not be negative, got {getattr(self, name)}")
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size"):
