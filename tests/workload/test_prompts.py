@@ -246,7 +246,7 @@ def test_counts_without_ids_are_enough_when_they_add_up() -> None:
 
 
 def test_one_split_word_in_two_hundred_is_not_exact() -> None:
-    kit = build(answering(Bpe((*spaced(COMMON_WORDS[1:]), *COMMON_WORDS)), ids=False), "completions").kit
+    kit = build(answering(Bpe((*spaced(COMMON_WORDS[1:]), *COMMON_WORDS)), ids=False), "chat").kit
     assert not kit.exact
     assert 1.0 < kit.tokens_per_word < 1.05
 
