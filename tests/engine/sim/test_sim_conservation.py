@@ -42,6 +42,7 @@ class WatchedScheduler(Scheduler):
     def schedule(self) -> Step:
         step = super().schedule()
         assert 1 <= step.tokens <= self._settings.max_num_batched_tokens
+        assert not (step.preempted and step.admitted)
         assert len(self.running) <= self._settings.max_num_seqs
         held: set[int] = set()
         for request in self.running:

@@ -55,10 +55,11 @@ def test_hits_equal_the_common_prefix_to_a_block(first: int, shared: int, second
     assert finish(scheduler, b).cached_tokens == min(common, len(b) - 1) // size * size
 
 
-def test_the_same_tokens_behind_another_beginning_are_no_hit():
+def test_the_same_block_behind_another_beginning_is_no_hit():
     scheduler = make()
     finish(scheduler, [1] * 16 + [2] * 16 + [3])
-    assert finish(scheduler, [9] * 16 + [2] * 16 + [3]).cached_tokens == 0
+    finish(scheduler, [8] * 16 + [9] * 16 + [3])
+    assert finish(scheduler, [1] * 16 + [9] * 16 + [3]).cached_tokens == 16
 
 
 def test_an_answer_is_found_again_as_part_of_the_next_turn():
@@ -94,15 +95,29 @@ def test_requests_share_blocks_while_both_run():
 
 
 def test_a_preempted_request_finds_its_own_blocks_but_counts_no_hit():
-    scheduler = make(kv_tokens=64)
-    first, second = Request(list(range(20)), 40), Request(list(range(100, 120)), 40)
+    scheduler = make(kv_tokens=80)
+    first, second = Request(list(range(20)), 18), Request(list(range(100, 120)), 40)
     scheduler.add(first)
     scheduler.add(second)
+    resumed = []
     while scheduler.has_work:
-        scheduler.complete(scheduler.schedule())
-    assert second.preemptions
+        step = scheduler.schedule()
+        resumed += [(step.tokens, second.computed) for request in step.admitted if request.preemptions]
+        scheduler.complete(step)
+    assert resumed == [(1, 33)]  # of its 33 tokens it had to compute only the last anew
     assert second.cached_tokens == 0
     assert scheduler.cache_hits == 0
+
+
+def test_free_blocks_that_a_request_would_share_are_not_counted_twice():
+    scheduler = make(kv_tokens=160)
+    finish(scheduler, list(range(64)))
+    scheduler.add(Request(list(range(100, 180)), 40))
+    for _ in range(2):
+        scheduler.complete(scheduler.schedule())
+    assert scheduler.pool.free == 4  # those of the first request, all of them cached
+    scheduler.add(Request(list(range(84)), 4))
+    assert scheduler.schedule().admitted == []
 
 
 def test_reset_forgets_and_is_refused_while_blocks_are_in_use():

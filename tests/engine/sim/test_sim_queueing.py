@@ -51,3 +51,12 @@ def test_waits_follow_lindleys_recursion_exactly():
     for gap in gaps[1:]:
         expected.append(max(0.0, expected[-1] + SERVICE - gap))
     assert waits(0.8, 300, 3) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_engines_own_queue_time_is_the_wait():
+    settings = SimSettings(base=SERVICE, per_prefill_token=0, per_sequence=0, per_context_token=0, max_num_seqs=1)
+    core = EngineCore(settings)
+    gaps = np.random.default_rng(5).exponential(SERVICE / 0.8, 300)
+    traces = simulate(core, [Arrival(float(at), [1], 1) for at in np.cumsum(gaps)])
+    assert core.metrics.queue_time.sum == pytest.approx(sum(trace.ttft - SERVICE for trace in traces))
+    assert core.metrics.queue_time.count == 300

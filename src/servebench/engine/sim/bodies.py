@@ -178,6 +178,8 @@ def wanted(body: Generation, chat: bool) -> Wanted:
         raise RefusedError(f"the body has no {key}", param=key)
     if body.stream_options is not None and not body.stream:
         raise RefusedError("Stream options can only be defined when `stream=True`.", param="stream_options")
+    if not chat:
+        body.messages = None
     prompt = body.prompt_ids()
     if not prompt:
         raise RefusedError("The prompt cannot be empty", param="prompt")

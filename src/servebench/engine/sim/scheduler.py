@@ -89,8 +89,8 @@ class Scheduler:
         """Fill the next step. With `has_work` it is never empty."""
         step = Step()
         budget = self._continue_running(step, self._settings.max_num_batched_tokens)
-        if not step.preempted:
-            self._admit_waiting(step, budget)
+        # After a preemption nothing enters: the request at the head needs more blocks than its going has left free.
+        self._admit_waiting(step, budget)
         return step
 
     def complete(self, step: Step) -> list[tuple[Request, int]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 from collections.abc import Callable
 
 from servebench.engine.sim.server import SimApp
 from servebench.engine.sim.settings import SimSettings
+
+_CONNECTIONS = 65_536
 
 
 def run(
@@ -54,6 +57,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     app = SimApp(settings, model, loop)
     server = await loop.create_server(app.protocol, host, port, backlog=4096)
+    _allow_many_connections()
     if watch is not None:
         watch(stop)
     _spare_the_collector()
@@ -66,6 +70,13 @@ async def _serve(
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+def _allow_many_connections() -> None:
+    # The usual soft limit of 1,024 descriptors would end a load test of that many streams.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _spare_the_collector() -> None:
