@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 RATE_WARN = 0.001  # LoadGen's limits: clocks whose rates differ by 0.1 % warn, by 1 % fail
 RATE_FAIL = 0.01
@@ -34,7 +35,7 @@ class Anchor:
 
     @classmethod
     def now(cls, tries: int = 5) -> Anchor:
-        """Read both clocks; of `tries` brackets keep the tightest, so that a preemption between reads does not count."""
+        """Read both clocks; of `tries` brackets keep the tightest, so that preemption between reads does not count."""
         best: Anchor | None = None
         for _ in range(tries):
             before = time.monotonic_ns()
@@ -77,7 +78,7 @@ def check_clocks(anchors: Sequence[Anchor]) -> ClockCheck:
     elapsed = last.monotonic_ns - first.monotonic_ns
     rate = abs((last.realtime_ns - first.realtime_ns) / elapsed - 1.0) if elapsed > 0 else None
     largest = 0
-    for a, b in zip(anchors, anchors[1:], strict=False):
+    for a, b in pairwise(anchors):
         moved = abs((b.realtime_ns - b.monotonic_ns) - (a.realtime_ns - a.monotonic_ns))
         largest = max(largest, moved - (a.error_ns + b.error_ns) // 2)
     return ClockCheck(rate, max(0, largest), elapsed)

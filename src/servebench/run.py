@@ -1,4 +1,4 @@
-"""One run: from a scenario to a run directory. The only place that ties engine, workload, dispatch and record together."""
+"""One run, from a scenario to a run directory: the only place that ties engine, workload and dispatch together."""
 
 from __future__ import annotations
 
@@ -145,11 +145,13 @@ def _execute(
     workers = options.workers or _workers_for(scenario, plan)
     crew.recruit(workers)
     counters = LiveCounters.create(workers)
-    stack.callback(counters.unlink)
     jobs = [_job(scenario, options, rundir, counters, facts, kit, salt, n, workers) for n in range(workers)]
     rundir.save_manifest()
     crew.brief(jobs, rundir.journal_dir)
-    crew.wait_ready(counters)
+    try:
+        crew.wait_ready(counters)
+    finally:
+        counters.unlink()  # all have it mapped; a name left behind would outlive a kill
     observer.load(scenario, target, counters, len(plan))
     try:
         course = conduct(crew, counters, _window(scenario), scenario.load.drain, interrupts, _once(rundir))
@@ -436,4 +438,3 @@ def _tidy(rundir: RunDir, workers: int) -> None:
         log = rundir.log_path(f"worker-{number}")
         if log.exists() and not log.stat().st_size:
             log.unlink()
-

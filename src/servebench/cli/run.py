@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     scenario: str,
     overrides: tuple[str, ...],
     out: Path | None,

@@ -84,7 +84,7 @@ class Crew:
     def last_words(self, number: int) -> str:
         """The last line that a worker wrote to its log."""
         lines = (self._log_dir / f"worker-{number}.log").read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1].removeprefix("servebench: ") if lines else "it said nothing"
+        return lines[-1] if lines else "it said nothing"
 
     def dead(self, counters: LiveCounters) -> list[int]:
         """Workers whose process has ended without having said that it was done."""
@@ -125,6 +125,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
-

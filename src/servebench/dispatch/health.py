@@ -10,8 +10,8 @@ from typing import Any
 from servebench.dispatch.sender import Sender
 from servebench.dispatch.slices import Slices
 from servebench.record.counters import Slot, WorkerCounters
+from servebench.record.health import ProcessHealth
 from servebench.record.journal import JournalWriter
-from servebench.telemetry.host import ProcessHealth
 
 LAG_EVERY_S = 0.05
 COLLECT_AFTER_BYTES = 96 << 20  # cyclic garbage is collected only when memory has grown by this much

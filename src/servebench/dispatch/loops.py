@@ -170,8 +170,8 @@ class OpenLoop:
 class ClosedLoop:
     """Keeps a fixed number of slots busy; a slot sends its next call `think` seconds after its last one has ended.
 
-    A slot whose call was refused pauses, as long as the server asks for or else longer each time up to a second, so that
-    a failing server is never hammered.
+    A slot whose call was refused pauses, as long as the server asks for or else longer each time up to a second, so
+    that a failing server is never hammered.
 
     Args:
         job: concurrency, think time.
@@ -280,8 +280,10 @@ class ClosedLoop:
 class Gate:
     """Lets calls through at no more than a given number in a given time; asyncio-throttle keeps the count."""
 
-    def __init__(self, limit: tuple[int, float], let_through: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-        from asyncio_throttle import Throttler
+    def __init__(
+        self, limit: tuple[int, float], let_through: Callable[[], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        from asyncio_throttle.throttler import Throttler
 
         self._let_through = let_through
         self._throttler = Throttler(rate_limit=limit[0], period=limit[1], retry_interval=0.005)

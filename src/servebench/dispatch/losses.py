@@ -17,7 +17,7 @@ from servebench.workload.plan import Plan
 def record_losses(rundir: RunDir, plan: Plan, snapshot: Snapshot, dead: Sequence[int], course: Course) -> None:
     """Record the requests of dead workers that have no record: in flight where they had been sent, dropped otherwise.
 
-    A closed loop bounded by time has no number of requests that it owed, so that only those that were sent are recorded.
+    A closed loop bounded by time owes no number of requests, so that only those that were sent are recorded.
     """
     recorded = rundir.requests()["index"].to_numpy()
     journal = JournalWriter(rundir.journal_dir, "parent")

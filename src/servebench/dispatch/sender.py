@@ -8,6 +8,7 @@ from functools import partial
 
 import httpx
 import numpy as np
+from numpy.typing import NDArray
 
 from servebench.dispatch.call import Call, record_of, retry_after
 from servebench.dispatch.job import Job
@@ -194,7 +195,9 @@ class Sender:
         if call.cohort:
             counters.add(Slot.COHORT_OPEN, -1)
 
-    def _observe(self, call: Call, record: RequestRecord, arrival: np.ndarray, tokens: np.ndarray) -> None:  # type: ignore[type-arg]
+    def _observe(
+        self, call: Call, record: RequestRecord, arrival: NDArray[np.int64], tokens: NDArray[np.int32]
+    ) -> None:
         counters = self._counters
         origin = call.sent_ns if self._job.concurrency is not None else call.scheduled_ns
         if origin is not None and record.outcome == Outcome.OK:
@@ -202,14 +205,14 @@ class Sender:
             counters.observe_one("e2e", int(arrival[-1]) - origin)
         if arrival.size > 1:
             later = tokens[1:]
-            counters.observe("itl", np.diff(arrival) // later, later.astype(np.int64))
+            counters.observe("itl", (np.diff(arrival) // later).astype(np.int64), later.astype(np.int64))
 
     def live_tokens(self) -> int:
         """Tokens so far: those of finished calls, and one for each read of the others."""
         return self.tokens_done + sum(call.reads for call in self._running)
 
     def retry_pause(self, call: Call) -> float | None:
-        """Seconds that the server asked to wait before the next try, where it refused this call; None where it did not."""
+        """Seconds that the server asked for before the next try, 0 if it refused without; None if it did not refuse."""
         if call.status in (429, 503):
             return retry_after(call) or 0.0
         if isinstance(call.error, (httpx.ConnectError, httpx.ConnectTimeout)):

@@ -212,7 +212,7 @@ def main() -> None:
     try:
         figures = uvloop.run(work())
     except ServebenchError as error:
-        print(f"servebench: {error}", file=sys.stderr)
+        sys.stderr.write(f"{error}\n")  # into the worker's log, whose last line the parent repeats
         sys.exit(int(error.exit_code))
     (Path(job.rundir) / "journal" / f"worker-{job.worker}.json").write_text(json.dumps(figures))
     counters.state(State.DONE)

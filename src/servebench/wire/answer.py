@@ -200,8 +200,9 @@ class Answer:
             self.input_tokens = usage.prompt_tokens
         if usage.completion_tokens is not None:
             self.usage_tokens = usage.completion_tokens
-        if usage.prompt_tokens_details is not None and usage.prompt_tokens_details.cached_tokens is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        details = usage.prompt_tokens_details
+        if details is not None and details.cached_tokens is not None:
+            self.cached_tokens = details.cached_tokens
 
     def _whole_answer(self) -> None:
         """A body that is one JSON object: all tokens arrived with its last byte."""
@@ -302,4 +303,3 @@ def _error_text(error: Any) -> str:
 
 def _text(data: bytes) -> str:
     return " ".join(data[:200].decode("utf-8", "replace").split())
-

@@ -1,8 +1,8 @@
 """Readiness of many sockets through one file descriptor, drained in batches.
 
 The kernel stamps each packet as it arrives, so reading a little later costs no accuracy. The reactor uses that: after a
-wake-up it holds off for `hold_ns` and then drains everything that has become ready, instead of paying one trip through the
-event loop for each token. A hold must stay well below the gap between two tokens of one stream, or their reads coalesce.
+wake-up it holds off for `hold_ns` and then drains everything that has become ready, instead of paying one trip through
+the event loop for each token. A hold must stay well below the gap between two tokens of one stream, or reads coalesce.
 """
 
 from __future__ import annotations

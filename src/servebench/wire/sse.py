@@ -9,10 +9,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SSEParser:
-    """Incremental parser; feed it body bytes in order and collect the events that they complete.
+    r"""Incremental parser; feed it body bytes in order and collect the events that they complete.
 
     There is no limit on the length of a line. A last event that lacks only its closing blank line is delivered by
-    `finish`, where the standard would drop it: servers that close right after ``data: [DONE]\\n`` are common.
+    `finish`, where the standard would drop it: servers that close right after ``data: [DONE]\n`` are common.
 
     Attributes:
         comments: comment lines seen (``: ping``), which show that the server is alive.

@@ -48,8 +48,8 @@ class Chunks:
 class EventTokens:
     """What the events say of tokens, one entry an event that may carry some.
 
-    An event is *strong* when it has text (or reasoning, or a tool call), *weak* when it is an empty delta, *finish* when it
-    is empty and gives the finish reason. Empty ones count only if the server's own figures say that they were tokens.
+    An event is *strong* when it has text (or reasoning, or a tool call), *weak* when it is an empty delta, *finish*
+    when it is empty and gives the finish reason. Empty ones count only if the server's figures say they were tokens.
     """
 
     __slots__ = ("arrival", "channel", "final_total", "ids", "length", "size", "strength", "totals")
@@ -74,8 +74,17 @@ class EventTokens:
         ids: int | None = None,
         total: int | None = None,
     ) -> None:
-        """One event: arrival ns, how surely it is a token, its channel, characters, payload bytes, its own token ids and
-        the running total of `usage`, where it has them."""
+        """Add one event.
+
+        Args:
+            arrival: ns, CLOCK_REALTIME.
+            strength: how surely it carries a token: WEAK, FINISH or STRONG; 0 for not by itself.
+            channel: of its text.
+            length: characters of its text.
+            size: bytes of its payload.
+            ids: number of token ids that it names; None where it names none.
+            total: running `completion_tokens`; None where it has none.
+        """
         if ids is not None:
             self.ids[len(self.arrival)] = ids
         if total is not None:
@@ -132,23 +141,14 @@ def _settle(
         ids[list(events.ids)] = list(events.ids.values())
         return ids, TOKEN_IDS
     if usage is not None:
-        for weakest in (STRONG, WEAK, -1):
-            chosen = _chosen(strength, weakest)
+        for kinds in ((STRONG,), (STRONG, WEAK), (STRONG, WEAK, FINISH)):
+            chosen = np.isin(strength, kinds)
             if int(chosen.sum()) == usage:
                 return chosen.astype(np.int64), EVENTS
         return _share(usage, _weights(events, strength)), USAGE_SHARE
     if tokenized is not None and strength.size:
         return _share(tokenized, _weights(events, strength)), TOKENIZER
     return (strength == STRONG).astype(np.int64), ASSUMED if (strength == STRONG).any() else None
-
-
-def _chosen(strength: NDArray[np.int8], weakest: int) -> NDArray[np.bool_]:
-    """Strong events; with WEAK also the empty ones in mid-stream; with −1 the empty finishing one too."""
-    if weakest == STRONG:
-        return strength == STRONG
-    if weakest == WEAK:
-        return (strength == STRONG) | (strength == WEAK)
-    return strength > 0
 
 
 def _has_running_usage(events: EventTokens, usage: int | None) -> bool:
@@ -185,7 +185,8 @@ def _share(total: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
     edges = np.cumsum(weights)
     if not edges.size or edges[-1] == 0:
         return np.zeros(weights.size, np.int64)
-    return np.diff((edges * total + edges[-1] // 2) // edges[-1], prepend=0).astype(np.int64)
+    shares: NDArray[np.int64] = np.diff((edges * total + edges[-1] // 2) // edges[-1], prepend=0)
+    return shares
 
 
 def _empty() -> Chunks:

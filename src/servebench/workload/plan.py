@@ -81,7 +81,7 @@ class Plan:
         """Read a plan that `write` stored; raises ValueError if the file does not match its own hash."""
         import pyarrow.parquet as pq
 
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
         metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         arrays = {name: table[name].to_numpy() for name in table.column_names}
         plan = cls(**arrays, classes=tuple(metadata["classes"].split("\n")))

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 Prompt = str | list[int]
+TokenCount = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]  # what a column holds; anything else is nonsense
 
 
 class PromptDetails(msgspec.Struct, gc=False):
     """``usage.prompt_tokens_details``."""
 
-    cached_tokens: int | None = None
+    cached_tokens: TokenCount | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
     """``usage``, wherever it appears."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: TokenCount | None = None
+    completion_tokens: TokenCount | None = None
     prompt_tokens_details: PromptDetails | None = None
 
 
