@@ -89,6 +89,20 @@ def test_the_key_is_sent_as_a_bearer_token() -> None:
     assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {SECRET}"]
 
 
+def test_the_scenarios_headers_are_sent_and_the_key_goes_first() -> None:
+    with ScriptedServer(HELLO) as server:
+        call(server.url, api_key=SECRET, headers={"X-Team": "a b", "authorization": "other"})
+    (request,) = server.requests
+    assert request.headers["x-team"] == "a b"
+    assert request.headers["authorization"] == f"Bearer {SECRET}"
+
+
+def test_a_header_that_cannot_be_sent_is_named_but_not_shown() -> None:
+    with pytest.raises(UsageError, match='the header "X-Token" is empty or has') as caught:
+        open_client("http://host", headers={"X-Token": f"{SECRET}\n"})
+    one_clear_line(caught.value)
+
+
 @pytest.mark.parametrize("key", ["", f"{SECRET}\n", f"{SECRET} x", f"{SECRET}\u00e9"])
 def test_a_key_that_no_header_can_carry(key: str) -> None:
     with pytest.raises(UsageError, match="characters that an HTTP header cannot carry") as caught:

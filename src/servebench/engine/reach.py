@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -52,7 +52,11 @@ def _split(text: str) -> SplitResult:
 
 
 def open_client(
-    url: str, api_key: str | None = None, verify: bool | str | ssl.SSLContext = True, timeout: float = 10.0
+    url: str,
+    api_key: str | None = None,
+    verify: bool | str | ssl.SSLContext = True,
+    timeout: float = 10.0,
+    headers: Mapping[str, str] | None = None,
 ) -> httpx.Client:
     """Open the client for the calls before a run; close it after use.
 
@@ -63,23 +67,26 @@ def open_client(
         api_key: sent as a bearer token.
         verify: whether to check certificates, or the path of a CA file, or a context.
         timeout: seconds for connecting, and for each answer.
+        headers: the scenario's own, sent with every request; the key goes before an `Authorization` among them.
 
     Raises:
-        UsageError: the key cannot be sent in a header, or the CA file cannot be read.
+        UsageError: the key or a header cannot be sent, or the CA file cannot be read.
     """
     import httpx
 
-    headers = {} if api_key is None else {"Authorization": f"Bearer {_sendable(api_key)}"}
+    sent = httpx.Headers({name: _sendable(value, f'the header "{name}"') for name, value in (headers or {}).items()})
+    if api_key is not None:
+        sent["Authorization"] = f"Bearer {_sendable(api_key, 'the API key', spaces=False)}"
     # Building a context takes longer than all calls to a local server; plain http needs none.
     context = _tls_context(verify) if url.startswith("https:") else False
-    return httpx.Client(headers=headers, verify=context, timeout=timeout, trust_env=False)
+    return httpx.Client(headers=sent, verify=context, timeout=timeout, trust_env=False)
 
 
-def _sendable(api_key: str) -> str:
-    """Return the key if a header can carry it, for httpx would print it in its error if not."""
-    if not api_key or not re.fullmatch(r"[\x21-\x7e]+", api_key):
-        raise UsageError("the API key is empty or has characters that an HTTP header cannot carry (check the variable)")
-    return api_key
+def _sendable(value: str, what: str, spaces: bool = True) -> str:
+    """Return a header's value if it can be sent; httpx would print it, which may be a secret, in its error if not."""
+    if not re.fullmatch(r"[\x20-\x7e]+" if spaces else r"[\x21-\x7e]+", value):
+        raise UsageError(f"{what} is empty or has characters that an HTTP header cannot carry")
+    return value
 
 
 def _tls_context(verify: bool | str | ssl.SSLContext) -> bool | ssl.SSLContext:
