@@ -205,10 +205,14 @@ class RunData:
 
 def load(run: RunSource) -> RunData:
     """Read a run directory into columns. Raises ValueError when its plan does not match its hash."""
+    import pyarrow as pa
+
     plan = Plan.read(run.plan_path) if run.plan_path.exists() else None
     requests = request_columns(run.requests())
     chunks = chunk_columns(run.chunks(), requests.index)
-    return RunData(run.manifest, plan, requests, chunks, telemetry_series(run.telemetry()), bool(run.incomplete))
+    series = telemetry_series(run.telemetry())
+    pa.default_memory_pool().release_unused()  # the tables are gone, but their allocator keeps the memory
+    return RunData(run.manifest, plan, requests, chunks, series, bool(run.incomplete))
 
 
 def request_columns(table: pa.Table) -> Requests:

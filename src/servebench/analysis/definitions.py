@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis import metrics
-from servebench.analysis.data import MISSING, Bools, RunData
+from servebench.analysis.data import MISSING, Bools, Ints, RunData
 from servebench.analysis.rounding import rounded
 
 Floats = NDArray[np.float64]
@@ -73,6 +73,7 @@ def _percentiles(values: Floats, weights: Floats | None) -> Mapping[str, float]:
 def _ok(run: RunData) -> Bools:
     requests = run.requests
     rows: Bools = requests.ok & (requests.first_token != MISSING) & (requests.dispatched != MISSING)
+    rows &= requests.last_token != MISSING
     return rows
 
 
@@ -80,26 +81,37 @@ def _several(run: RunData) -> Bools:
     return _ok(run) & (run.requests.output_tokens > 1)
 
 
+def _between(rows: Bools, later: Ints, earlier: Ints) -> Floats:
+    """later − earlier of the rows that have both, in ms."""
+    both = rows & (later != MISSING) & (earlier != MISSING)
+    spans: Floats = (later - earlier)[both] / 1e6
+    return spans
+
+
+def _per(spans: Floats, counts: Ints) -> Floats:
+    shares: Floats = spans / counts
+    return shares
+
+
 def _ttft(run: RunData) -> Floats:
-    return (run.requests.first_token - run.requests.dispatched)[_ok(run)] / 1e6
+    return _between(_ok(run), run.requests.first_token, run.requests.dispatched)
 
 
 def _visible_ttft(run: RunData) -> Floats:
-    rows = _ok(run) & (run.requests.first_visible != MISSING)
-    return (run.requests.first_visible - run.requests.dispatched)[rows] / 1e6
+    return _between(_ok(run), run.requests.first_visible, run.requests.dispatched)
 
 
 def _latency(run: RunData) -> Floats:
-    return (run.requests.last_token - run.requests.dispatched)[_ok(run)] / 1e6
+    return _between(_ok(run), run.requests.last_token, run.requests.dispatched)
 
 
 def _latency_to_close(run: RunData) -> Floats:
-    return (run.requests.end - run.requests.dispatched)[_ok(run) & (run.requests.end != MISSING)] / 1e6
+    return _between(_ok(run), run.requests.end, run.requests.dispatched)
 
 
 def _per_later_token(run: RunData) -> Floats:
     rows, requests = _several(run), run.requests
-    return np.divide((requests.last_token - requests.first_token)[rows], 1e6 * (requests.output_tokens[rows] - 1))
+    return _per(_between(rows, requests.last_token, requests.first_token), requests.output_tokens[rows] - 1)
 
 
 def _later_tokens(run: RunData) -> Floats:
@@ -108,33 +120,37 @@ def _later_tokens(run: RunData) -> Floats:
 
 def _per_token(run: RunData) -> Floats:
     rows, requests = _ok(run) & (run.requests.output_tokens > 0), run.requests
-    return np.divide((requests.last_token - requests.dispatched)[rows], 1e6 * requests.output_tokens[rows])
+    return _per(_between(rows, requests.last_token, requests.dispatched), requests.output_tokens[rows])
 
 
 def _per_chunk(run: RunData) -> Floats:
     rows, requests = _ok(run) & (run.requests.chunks > 0), run.requests
-    return np.divide((requests.last_token - requests.dispatched)[rows], 1e6 * requests.chunks[rows])
+    return _per(_between(rows, requests.last_token, requests.dispatched), requests.chunks[rows])
 
 
 def _gaps(run: RunData) -> Floats:
-    return metrics.icl(run, _ok(run)).values / 1e6
+    gaps: Floats = metrics.icl(run, _ok(run)).values / 1e6
+    return gaps
 
 
 def _second_token(run: RunData) -> Floats:
     chunks = run.chunks
-    several = (chunks.lengths >= 2) & _ok(run)[chunks.rows]
-    first = chunks.starts[:-1][several]
-    return (chunks.arrival[first + 1] - chunks.arrival[first]) / 1e6
+    first = chunks.starts[:-1][(chunks.lengths >= 2) & _ok(run)[chunks.rows]]
+    gaps: Floats = (chunks.arrival[first + 1] - chunks.arrival[first]) / 1e6
+    return gaps
 
 
 def _tokens_per_user(run: RunData) -> Floats:
     per_token = _per_later_token(run)
-    return np.divide(1e3, per_token[per_token > 0])
+    rates: Floats = 1e3 / per_token[per_token > 0]
+    return rates
 
 
 def _own_rate(run: RunData) -> Floats:
     rows, requests = _ok(run) & (run.requests.output_tokens > 0) & (run.requests.end != MISSING), run.requests
-    return np.divide(1e9 * requests.output_tokens[rows], (requests.end - requests.dispatched)[rows])
+    spans = _between(rows, requests.end, requests.dispatched)
+    rates: Floats = 1e3 * requests.output_tokens[rows] / spans
+    return rates
 
 
 def _span_seconds(run: RunData) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servebench.analysis import identities, intervals, outcomes, slo
 from servebench.analysis.data import MISSING, Bools, Ints, RunData
@@ -143,23 +144,43 @@ def describe(metric: Metric, samples: Samples, more: tuple[Quantile, ...] = ()) 
     if not samples.values.size:
         return Statistics(metric, 0, None, None, None, {}, None), {}
     within = intervals.within_run(samples, INTERVALS)
-    ordered, cumulative = _sorted(samples)
-    n = int(cumulative[-1]) if cumulative is not None else int(ordered.size)
-
-    def value(q: Quantile) -> int:
-        return nearest(ordered, q) if cumulative is None else nearest_weighted(ordered, cumulative, q)
-
-    total = samples.values.sum() if samples.weights is None else np.dot(samples.values, samples.weights)
-    found = {q.name: (value(q), rank(q, n)) for q in REPORTED}
-    statistics = Statistics(metric, n, float(total) / n, int(ordered[0]), int(ordered[-1]), found, within)
-    return statistics, {q.name: value(q) for q in more}
+    total, values, weights = _total(samples), samples.values, samples.weights
+    del samples  # of millions of tokens the instants need not outlive the interval
+    ordered = _Ordered(values, weights)
+    found = {q.name: (ordered.at(q), rank(q, ordered.n)) for q in REPORTED}
+    low, high = int(ordered.values[0]), int(ordered.values[-1])
+    statistics = Statistics(metric, ordered.n, total / ordered.n, low, high, found, within)
+    return statistics, {q.name: ordered.at(q) for q in more}
 
 
-def _sorted(samples: Samples) -> tuple[Ints, Ints | None]:
-    if samples.weights is None:
-        return np.sort(samples.values), None
-    order = np.argsort(samples.values)
-    return samples.values[order], np.cumsum(samples.weights[order], dtype=np.int64)
+def _total(samples: Samples) -> float:
+    return float(samples.values.sum() if samples.weights is None else np.dot(samples.values, samples.weights))
+
+
+class _Ordered:
+    """Sorted values, and with weights their running sum; made with little more memory than it keeps.
+
+    Attributes:
+        values: int64, sorted.
+        cumulative: running sum of the weights in that order; None without weights.
+        n: sum of the weights.
+    """
+
+    def __init__(self, values: Ints, weights: NDArray[np.int32] | None) -> None:
+        if weights is None:
+            self.values, self.cumulative, self.n = np.sort(values), None, int(values.size)
+            return
+        order = np.argsort(values)
+        weights = weights[order]
+        self.values = values[order]
+        del order
+        self.cumulative = np.cumsum(weights, dtype=np.int64)
+        self.n = int(self.cumulative[-1])
+
+    def at(self, quantile: Quantile) -> int:
+        if self.cumulative is None:
+            return nearest(self.values, quantile)
+        return nearest_weighted(self.values, self.cumulative, quantile)
 
 
 def _drifts(run: RunData, window: Window, cohort: Bools, level: StepFunction) -> tuple[Drift, ...]:

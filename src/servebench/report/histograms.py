@@ -30,23 +30,23 @@ def write_histograms(path: Path, run: RunData, start_ns: int, seconds: float) ->
         seconds: length of the run; intervals are 1 s, and longer in a run of more than two minutes.
     """
     length = next((n for n in LENGTHS_S if seconds <= n * MOST_INTERVALS), LENGTHS_S[-1])
-    everyone = np.ones(len(run.requests), np.bool_)
-    streams = [_intervals(tag, sample(run, everyone), start_ns, length) for tag, sample in SAMPLED.items()]
+    streams = [_intervals(tag, run, start_ns, length) for tag in SAMPLED]
     write_hlog(path, heapq.merge(*streams, key=lambda interval: interval[1]))
 
 
-def _intervals(tag: str, samples: Samples, start: int, length: int) -> Iterator[Interval]:
+def _intervals(tag: str, run: RunData, start: int, length: int) -> Iterator[Interval]:
     """The histograms of one metric in the order of time, one alive at a time."""
-    for number, values in _parts(samples, start, length * 1_000_000_000):
-        histogram = Histogram()
-        histogram.record_many(values)
-        yield tag, start / 1e9 + number * length, float(length), histogram
+    values, numbers = _numbered(SAMPLED[tag](run, np.ones(len(run.requests), np.bool_)), start, length * 1_000_000_000)
+    for number in range(int(numbers.max(initial=-1)) + 1):
+        inside = values[numbers == number]
+        if inside.size:
+            histogram = Histogram()
+            histogram.record_many(inside)
+            yield tag, start / 1e9 + number * length, float(length), histogram
 
 
-def _parts(samples: Samples, start: int, length_ns: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    numbers = ((samples.at - start) // length_ns).astype(np.int32)
-    order = np.argsort(numbers, kind="stable")
-    seen, first = np.unique(numbers[order], return_index=True)
-    ends = [*first[1:].tolist(), order.size]
-    for number, begin, end in zip(seen.tolist(), first.tolist(), ends, strict=True):
-        yield number, samples.values[order[begin:end]]
+def _numbered(samples: Samples, start: int, length_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The values, and the number of the interval of each; what came before the start counts for the first."""
+    since = samples.at - start
+    np.floor_divide(since, length_ns, out=since)
+    return samples.values, np.maximum(since, 0).astype(np.int32)
