@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.data import MISSING, RunData
+from servebench.analysis.data import MISSING, SOURCES, Bools, Ints, RunData
 from servebench.analysis.outcomes import Outcomes
 from servebench.analysis.steps import in_flight
 from servebench.analysis.window import Window
+from servebench.record.columns import TokenSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,27 @@ def gaps_span_decode(run: RunData) -> Identity:
 
 
 def tokens_equal_usage(run: RunData) -> Identity:
-    """Σ tokens of the chunks = the output tokens of each ok request."""
-    got = np.zeros(len(run.requests), np.int64)
-    got[run.chunks.rows] = run.chunks.sum_tokens()
-    known = run.requests.ok & (run.requests.output_tokens != MISSING)
+    """Σ tokens of the chunks = the output tokens of each ok request, unless the chunks were counted by themselves."""
+    got = received_tokens(run)
+    known = run.requests.ok & (run.requests.output_tokens != MISSING) & ~counted_per_chunk(run)
     wanted = run.requests.output_tokens
     different = int((got != wanted)[known].sum())
     text = "Σ tokens of the chunks = usage, each ok request"
     return Identity("tokens", text, int(got[known].sum()), int(wanted[known].sum()), different)
+
+
+def counted_per_chunk(run: RunData) -> Bools:
+    """Requests whose chunks state their own tokens, which a server's `usage` may contradict (`stats.usage`)."""
+    return np.isin(
+        run.requests.token_source, [SOURCES.index(s) for s in (TokenSource.CHUNK_USAGE, TokenSource.TOKEN_IDS)]
+    )
+
+
+def received_tokens(run: RunData) -> Ints:
+    """Tokens of all chunks of each request."""
+    got = np.zeros(len(run.requests), np.int64)
+    got[run.chunks.rows] = run.chunks.sum_tokens()
+    return got
 
 
 def chunks_counted(run: RunData) -> Identity:

@@ -74,11 +74,10 @@ def prefilling(requests: Requests, end: int) -> StepFunction:
 
 
 def decoding(requests: Requests, end: int) -> StepFunction:
-    """Requests between their first and their last token; one still in flight lasts to `end`."""
+    """Requests between their first and their last token; one that did not end well lasts to its end."""
     began: Bools = requests.first_token != MISSING
-    open_ended = requests.end[began] == MISSING
-    until = np.where(open_ended, end, requests.last_token[began])
-    return _steps(requests.first_token[began], until)
+    until = np.where(requests.ok, requests.last_token, requests.end)[began]
+    return _steps(requests.first_token[began], _or_end(until, end))
 
 
 def _or_end(instants: Ints, end: int) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from servebench.analysis.stationarity import Truncation, mser5
 from servebench.analysis.steps import in_flight
 
 AUTO_BINS = 200
+BY_COUNT = "bounded by a request count: no cool-down, so the last requests saw a falling load"
+RAMP_DOWN = "throughput runs to the last end, ramp-down included: most requests ended after the last one was due"
+DERIVED = "the phases were never stored; they are derived from the scenario and the requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,90 +65,100 @@ class Window:
 
 
 def find_window(run: RunData) -> Window:
-    """Derive the phases from the manifest, and from what was recorded where the manifest has no instant."""
-    phases: dict[str, int | None] = dict(run.manifest.get("phases") or {})
+    """Derive the phases from the manifest, and from scenario and requests where it was never told (after a kill)."""
+    phases: Mapping[str, int | None] = run.manifest.get("phases") or {}
     requests, by_count = run.requests, run.load.get("requests") is not None
-    last = _last_event(run)
-    start = _first_known(phases.get("start_ns"), _earliest(requests.scheduled), last)
-    end = max(_first_known(phases.get("end_ns"), last), start)
-    load_end = min(_first_known(phases.get("load_end_ns"), _last_scheduled(requests, start), end), end)
+    start = _known(phases.get("start_ns"), _zero(run))
+    end = max(_known(phases.get("end_ns"), _last_event(run)), start)
+    load_end = min(_known(phases.get("load_end_ns"), _last_scheduled(requests, start)), end)
     warmup_end, truncation = _warmup_end(run, phases, start, load_end)
-    notes: list[str] = []
-    if by_count:
-        measured_end = max(_last_scheduled(requests, start) + 1, warmup_end)
-        notes.append("bounded by a request count: no cool-down, so the last requests saw a falling load")
-    else:
-        measured_end = max(_first_known(_reached(run, phases, load_end), load_end + 1), warmup_end)
-    window = Window(
-        start, warmup_end, measured_end, measured_end, load_end, end, "requests" if by_count else "duration"
-    )
-    throughput_end = _throughput_end(requests, window)
-    if throughput_end != measured_end:
-        notes.append("throughput runs to the last end, ramp-down included: most requests ended after the last was due")
+    measured_end = max(_measured_end(run, phases, start, load_end, by_count), warmup_end)
+    throughput_end = _throughput_end(requests, warmup_end, measured_end) if by_count else measured_end
+    notes = ((BY_COUNT, by_count), (RAMP_DOWN, throughput_end > measured_end), (DERIVED, not phases))
     return Window(
-        start, warmup_end, measured_end, throughput_end, load_end, end, window.bounded_by, truncation, tuple(notes)
+        start=start,
+        warmup_end=warmup_end,
+        measured_end=measured_end,
+        throughput_end=throughput_end,
+        load_end=load_end,
+        end=end,
+        bounded_by="requests" if by_count else "duration",
+        truncation=truncation,
+        notes=tuple(note for note, applies in notes if applies),
     )
 
 
-def _reached(run: RunData, phases: dict[str, int | None], load_end: int) -> int | None:
-    """The stated end of the measured window; or, when the run was cut short, at most the end of the load."""
-    stated = phases.get("measured_end_ns")
-    if stated is None or run.manifest.get("status") == "complete":
-        return stated
-    return min(stated, load_end + 1)
+def _zero(run: RunData) -> int:
+    """The zero of the plan: in an open loop exactly, from any request; in a closed one the first free slot."""
+    requests = run.requests
+    if not len(requests):
+        return 0
+    if run.closed or run.plan is None:
+        return int(requests.scheduled.min())
+    return int(np.median(requests.scheduled - run.plan.scheduled_ns[requests.index]))
 
 
-def _warmup_end(run: RunData, phases: dict[str, Any], start: int, load_end: int) -> tuple[int, Truncation | None]:
+def _warmup_end(
+    run: RunData, phases: Mapping[str, int | None], start: int, load_end: int
+) -> tuple[int, Truncation | None]:
     """The stated end of the warm-up; or, with `warmup: auto`, the later of the cuts of in-flight and latency."""
-    if run.load.get("warmup") != "auto":
-        stated = phases.get("warmup_end_ns")
-        return (load_end if stated is None and run.load.get("warmup") else _first_known(stated, start)), None
-    span = load_end - start
-    edges = np.linspace(start, load_end, AUTO_BINS + 1)
-    level = mser5(in_flight(run.requests, load_end).bin_means(edges)) if span > 0 else Truncation(0.0, False)
-    latency = _latency_truncation(run, start, span)
-    cut = max(level, latency, key=lambda t: t.share)
-    rejected = level.rejected or latency.rejected
-    return (start, Truncation(cut.share, True)) if rejected else (start + round(cut.share * span), cut)
+    stated: Any = run.load.get("warmup") or 0.0
+    if stated != "auto":
+        return _known(phases.get("warmup_end_ns"), start + round(stated * 1e9)), None
+    found = (_level_truncation(run, start, load_end), _latency_truncation(run, start, load_end))
+    cut = max(found, key=lambda t: t.share)
+    if any(t.rejected for t in found):
+        return start, Truncation(cut.share, True)
+    return start + round(cut.share * (load_end - start)), cut
 
 
-def _latency_truncation(run: RunData, start: int, span: int) -> Truncation:
+def _level_truncation(run: RunData, start: int, load_end: int) -> Truncation:
+    """MSER-5 on the requests in flight, time-weighted over equal bins."""
+    if load_end <= start:
+        return Truncation(0.0, False)
+    return mser5(in_flight(run.requests, load_end).bin_means(np.linspace(start, load_end, AUTO_BINS + 1)))
+
+
+def _latency_truncation(run: RunData, start: int, load_end: int) -> Truncation:
     """MSER-5 on the latencies in the order of arrival, as a share of the time rather than of the requests."""
     requests = run.requests
     rows = np.flatnonzero(requests.ok & (run.origin != MISSING) & (requests.scheduled >= start))
     rows = rows[np.argsort(requests.scheduled[rows], kind="stable")]
     found = mser5((requests.last_token[rows] - run.origin[rows]) / 1e9)
-    if not rows.size or span <= 0:
+    if not found.share or load_end <= start:
         return found
     first = rows[min(round(found.share * rows.size), rows.size - 1)]
-    share = float(requests.scheduled[first] - start) / span if found.share else 0.0
-    return Truncation(share, found.rejected)
+    return Truncation(float(requests.scheduled[first] - start) / (load_end - start), found.rejected)
 
 
-def _throughput_end(requests: Requests, window: Window) -> int:
-    """Extend the window to the last end when a run by count was so short that most of its cohort ended after it."""
-    ends = requests.end[window.cohort(requests) & (requests.end != MISSING)]
-    if window.bounded_by == "duration" or not ends.size or np.mean(ends < window.measured_end) >= 0.5:
-        return window.measured_end
+def _measured_end(run: RunData, phases: Mapping[str, int | None], start: int, load_end: int, by_count: bool) -> int:
+    """The stated end of the measured window, but not later than the load when the run was cut short."""
+    if by_count:
+        return _last_scheduled(run.requests, start) + 1
+    stated: Any = run.load.get("warmup") or 0.0
+    length = float(run.load.get("duration") or 0.0) + (0.0 if stated == "auto" else stated)
+    planned = _known(phases.get("measured_end_ns"), start + round(length * 1e9))
+    return planned if run.manifest.get("status") == "complete" else min(planned, load_end + 1)
+
+
+def _throughput_end(requests: Requests, warmup_end: int, measured_end: int) -> int:
+    """Extend the window of a run by count to its last end when most of its cohort ended after the last was due."""
+    cohort = (requests.scheduled >= warmup_end) & (requests.scheduled < measured_end)
+    ends = requests.end[cohort & (requests.end != MISSING)]
+    if not ends.size or float(np.mean(ends < measured_end)) >= 0.5:
+        return measured_end
     return int(ends.max()) + 1
 
 
 def _last_event(run: RunData) -> int:
     requests = run.requests
-    latest = [int(c.max()) for c in (requests.end, requests.sent, requests.scheduled, requests.last_token) if c.size]
-    if len(run.chunks):
-        latest.append(int(run.chunks.arrival.max()))
-    return max(latest, default=0)
-
-
-def _earliest(instants: Ints) -> int | None:
-    known = instants[instants > 0]
-    return int(known.min()) if known.size else None
+    columns = (requests.end, requests.sent, requests.scheduled, requests.last_token, run.chunks.arrival)
+    return max((int(column.max()) for column in columns if column.size), default=0)
 
 
 def _last_scheduled(requests: Requests, start: int) -> int:
     return max(start, int(requests.scheduled.max())) if len(requests) else start
 
 
-def _first_known(*instants: int | None) -> int:
-    return next((i for i in instants if i is not None), 0)
+def _known(stated: int | None, otherwise: int) -> int:
+    return otherwise if stated is None else stated

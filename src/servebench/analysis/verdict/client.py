@@ -22,6 +22,7 @@ CPU_WARN = 0.90
 CPU_FAIL = 0.98
 LATE_WARN_MS, LATE_WARN_SHARE = 5.0, 0.05  # of the median TTFT, whichever is more
 LATE_FAIL_MS, LATE_FAIL_SHARE = 50.0, 0.5
+GC_A_MINUTE = 2
 FDS_SHARE = 0.9
 CHURN_SHARE = 0.1
 KERNEL_SHARE = 0.99
@@ -97,17 +98,18 @@ def collections(facts: Facts) -> Code:
     known = [w["gc_collections"] for w in _workers(facts) if w.get("gc_collections") is not None]
     if not known:
         return _unknown("client.gc", "collections", "no worker reported its garbage collections")
-    text = f"{sum(known)} garbage collections in the workers during the load"
-    step = "something in the client switched the collector on: report it"
-    return above("client.gc", sum(known), "collections", text, step, warn=0)
+    text = f"{sum(known)} garbage collections in {len(known)} workers during the load"
+    step = "the client's memory grows: use more --workers, or report it"
+    often = len(known) * max(1.0, GC_A_MINUTE * (facts.window.load_end - facts.window.start) / 60e9)
+    return above("client.gc", sum(known), "collections", text, step, warn=often)
 
 
 def descriptors(facts: Facts) -> Code:
     """Most file descriptors of a worker against its limit."""
-    known = [(w["fds_max"], w.get("fds_limit")) for w in _workers(facts) if w.get("fds_max") is not None]
-    if not known:
+    used = max((w["fds_max"] for w in _workers(facts) if w.get("fds_max") is not None), default=None)
+    if used is None:
         return _unknown("client.fds", "descriptors", "no worker reported its file descriptors")
-    used, limit = max(known, key=lambda pair: pair[0] / (pair[1] or np.inf))
+    limit = ((facts.run.manifest.get("environment") or {}).get("limits") or {}).get("fds_soft")
     text = f"at most {used} file descriptors in a worker" + (f", of {limit} allowed" if limit else "")
     step = "raise the limit (ulimit -n), or use more --workers"
     warn = FDS_SHARE * limit if limit else None

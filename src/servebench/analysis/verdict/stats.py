@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from servebench.analysis.data import SOURCES
+from servebench.analysis import identities
+from servebench.analysis.data import MISSING, SOURCES
 from servebench.analysis.facts import Facts
 from servebench.analysis.quantiles import sample_floor
 from servebench.analysis.stationarity import LEAST_CHANGE, Drift
@@ -19,6 +20,7 @@ def check(facts: Facts) -> list[Code]:
         not_steady(facts),
         *warmup(facts),
         assumed_tokens(facts),
+        usage(facts),
         identity(facts),
     ]
 
@@ -39,7 +41,8 @@ def incomplete(facts: Facts) -> Code:
     if not facts.run.incomplete:
         return Code("stats.incomplete", Level.OK, 0, 0, "requests", "the run came to its end")
     lost = facts.whole.unrecorded
-    how = "was interrupted" if status == "interrupted" else "did not come to its end"
+    ways = {"interrupted": "was interrupted", "failed": "failed", "running": "runs, or was killed"}
+    how = ways.get(str(status), "did not come to its end")
     text = f"the run {how}; {lost} requests that were due have no record"
     return Code("stats.incomplete", Level.WARN, lost, 0, "requests", text, "run it again to its end")
 
@@ -99,6 +102,18 @@ def assumed_tokens(facts: Facts) -> Code:
     text = f"for {number} of {counted} requests one token per event was assumed"
     step = "token metrics may be off: let the server send usage, or give a --tokenizer"
     return above("stats.assumed_tokens", 100 * number / counted, "%", text, step, warn=0.0)
+
+
+def usage(facts: Facts) -> Code:
+    """Where chunks state their own tokens: whether they add up to the server's `usage`."""
+    run = facts.run
+    known = run.requests.ok & (run.requests.output_tokens != MISSING) & identities.counted_per_chunk(run)
+    if not known.any():
+        return unmeasured("stats.usage", "%", "no chunk stated its own tokens")
+    wrong = int((identities.received_tokens(run) != run.requests.output_tokens)[known].sum())
+    text = f"the tokens of the chunks add up to usage in {int(known.sum()) - wrong} of {int(known.sum())} requests"
+    step = "the server contradicts itself: token metrics are off by the difference"
+    return above("stats.usage", 100 * wrong / int(known.sum()), "%", text, step, warn=0.0)
 
 
 def identity(facts: Facts) -> Code:
