@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _bench_truth import Truth, read_truth
+from _bench_truth import Truth, first_sent_ns, read_truth
 
 STEP_US, TTFT_US = 10_000, 50_000
+LOAD = os.getloadavg()[0]  # of the machine, before the bench adds its own: over some 0.2 the figures are not its best
 OUR_SERVER = f"{sys.executable} -m servebench.testing.groundtruth {{port}} {STEP_US} {TTFT_US}"
 SCENARIO = """\
 servebench: 1
@@ -41,12 +42,19 @@ load: {{closed: {{concurrency: {streams}}}, requests: {requests}}}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of the command: its summary, its directory and the CPU seconds of the whole process."""
+    """A run of the command.
+
+    Attributes:
+        summary: as the command wrote it.
+        path: the run directory.
+        cpu_s: CPU seconds of all its processes, start-up and report included.
+        first_s: seconds from the command to its first request.
+    """
 
     summary: dict[str, Any]
     path: Path
-    exit_code: int
     cpu_s: float
+    first_s: float
 
     def metric(self, name: str, figure: str) -> float:
         """A figure of a metric, in ms; NaN where there is none."""
@@ -102,6 +110,7 @@ ROWS = (
     Row("tokens not stamped", lambda plain, raw, truth: truth.missing, dict.fromkeys((64, 256, 512), (0, 0)), 0),
     Row("CPU us a token", lambda plain, raw, truth: cpu_us(plain), up_to(18, NONE, 13)),
     Row("  with start-up", lambda plain, raw, truth: plain.cpu_s * 1e6 / plain.summary["tokens"]["output"], {}),
+    Row("first request s", lambda plain, raw, truth: plain.first_s, up_to(1, 1, 1)),
 )
 
 
@@ -230,7 +239,7 @@ class Bench:
             SCENARIO.format(tokens=self.tokens, streams=streams, requests=streams * self.waves), encoding="utf-8"
         )
         command = [sys.executable, "-m", "servebench", "run", str(scenario), "--endpoint", self.url, "--workers", "1"]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before, start_ns = resource.getrusage(resource.RUSAGE_CHILDREN), time.time_ns()
         done = subprocess.run(
             [*command, "--out", str(out), "--quiet", "--json", *flags],
             preexec_fn=lambda: os.sched_setaffinity(0, {self.cpu}),
@@ -242,7 +251,8 @@ class Bench:
         if not summary.exists():
             sys.exit(f"the run left no summary (exit code {done.returncode})")
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Run(json.loads(summary.read_text(encoding="utf-8")), out, done.returncode, cpu_s)
+        first_s = (first_sent_ns(out) - start_ns) / 1e9
+        return Run(json.loads(summary.read_text(encoding="utf-8")), out, cpu_s, first_s)
 
     def served(self) -> int:
         """Tokens that the server has sent so far, by its own count."""
@@ -255,7 +265,7 @@ def machine() -> str:
     names = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(":")[2].strip() for line in names if line.startswith("model name")), "unknown CPU")
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
-    return f"{model}, {os.cpu_count()} cores, {system}"
+    return f"{model}, {os.cpu_count()} cores, {system}, load average before {LOAD:.1f}"
 
 
 def print_table(document: dict[str, Any]) -> None:

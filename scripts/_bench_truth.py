@@ -60,6 +60,13 @@ def read_truth(path: Path, expected: int) -> Truth:
     return Truth(np.array(lateness, np.int64), np.array(ttft, np.int64), expected)
 
 
+def first_sent_ns(path: Path) -> int:
+    """When the first request of the run in `path` was sent, CLOCK_REALTIME ns."""
+    import pyarrow.compute as pc
+
+    return int(pc.min(RunDir.open(path).requests()["sent_ns"]).as_py())
+
+
 def responses(directory: Path) -> Iterator[tuple[int, list[bytes], list[int]]]:
     """Yield (request, parts, stamps) of each response that has a body."""
     table = read_raw(directory)

@@ -71,5 +71,5 @@ def test_a_small_bench_runs_from_end_to_end() -> None:
     (result,) = json.loads(done.stdout)["results"]
     assert result["tokens lost"] == 0
     assert result["figures"]["tokens not stamped"] == 0
-    assert 9.5 < result["figures"]["ITL p50 ms"] < 10.5
-    assert result["figures"]["difference ms"] < 5
+    assert 0 < result["figures"]["stamp error p50 us"] < 10_000  # after the server sent, and before the next step
+    assert result["figures"]["the server's"] > 50
