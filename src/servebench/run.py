@@ -97,12 +97,16 @@ class Target:
     died: Callable[[], str | None] = lambda: None
 
 
-def run(
-    scenario: Scenario, options: RunOptions, observer: Observer | None = None, interrupts: Interrupts | None = None
-) -> RunDir:
+def run(scenario: Scenario, options: RunOptions, observer: Observer | None = None, crew: Crew | None = None) -> RunDir:
     """Execute `scenario` and return its finished run directory, analysed by nobody yet.
 
     An interrupted run returns as well, with the status "interrupted" in its manifest.
+
+    Args:
+        scenario: what to do.
+        options: where and how.
+        observer: is told how far the run is.
+        crew: worker processes that were started already, to save their start-up time.
 
     Raises:
         UsageError: the scenario or the options cannot be used.
@@ -110,9 +114,9 @@ def run(
     """
     observer = observer or Observer()
     with ExitStack() as stack:
-        interrupts = interrupts or stack.enter_context(Interrupts())
+        crew = stack.enter_context(crew or Crew(options.workers or 1))
+        interrupts = stack.enter_context(Interrupts())
         rundir = _rundir(scenario, options)
-        crew = stack.enter_context(Crew(options.workers or 1, rundir.path))
         rundir.manifest |= _opening(scenario, options)
         rundir.save_manifest()
         try:
@@ -261,7 +265,7 @@ def _ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[Endpo
     key = os.environ.get(options.api_key_env) if options.api_key_env else None
     verify: bool | str = str(options.ca_file) if options.ca_file else not options.insecure
     api, extra = scenario.endpoint.api, scenario.endpoint.extra_body
-    with open_client(target.url, key, verify, scenario.endpoint.connect_timeout) as client:
+    with open_client(target.url, key, verify, scenario.endpoint.connect_timeout, scenario.endpoint.headers) as client:
         facts = examine(client, target.url, api, target.model)
         return facts, build_kit(client, facts, api, facts.model, options.tokenizer, extra)
 
@@ -351,7 +355,7 @@ def _job(
     number: int,
     workers: int,
 ) -> Job:
-    from servebench.engine.attach import extras_for
+    from servebench.engine.attach import extras_for, min_tokens_for
 
     load, endpoint = scenario.load, scenario.endpoint
     cap, throttle = load.max_in_flight, load.throttle
@@ -366,7 +370,7 @@ def _job(
         stream=endpoint.stream,
         headers=dict(endpoint.headers),
         extras=extras_for(facts, scenario),
-        min_tokens="min_tokens" in facts.extras and "min_tokens" not in endpoint.extra_body,
+        min_tokens=min_tokens_for(facts, scenario),
         kit=kit.to_dict(),
         salt=salt,
         api_key_env=options.api_key_env,
@@ -426,15 +430,14 @@ def _close(
         record_losses(rundir, plan, counters.snapshot(), dead, course)
     manifest["status"] = "interrupted" if course.interrupted else "complete"
     rundir.save_manifest()
-    _tidy(rundir, len(crew))
+    _tidy(rundir, crew)
     rundir.finalise()
 
 
-def _tidy(rundir: RunDir, workers: int) -> None:
-    """Remove the workers' notes, now in the manifest, and the logs of those that had nothing to say."""
-    for number in range(workers):
+def _tidy(rundir: RunDir, crew: Crew) -> None:
+    """Remove the workers' notes, now in the manifest, and keep what they wrote to their error output."""
+    for number in range(len(crew)):
         for name in (f"worker-{number}.json", f"worker-{number}.job.json"):
             (rundir.journal_dir / name).unlink(missing_ok=True)
-        log = rundir.log_path(f"worker-{number}")
-        if log.exists() and not log.stat().st_size:
-            log.unlink()
+        if text := crew.log(number):
+            rundir.log_path(f"worker-{number}").write_text(text, "utf-8")

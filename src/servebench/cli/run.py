@@ -52,18 +52,19 @@ def command(
 
     Exit codes: 0 good, 2 wrong usage or no server, 3 the result is INVALID, 4 an SLO was missed, 130 interrupted.
     """
-    from servebench.run import RunOptions, run
-    from servebench.scenario.loading import load_scenario, resolve_scenario
+    from servebench.dispatch.crew import Crew
 
-    loaded = load_scenario(resolve_scenario(scenario), overrides)
-    from servebench.report.live import LiveView
-
-    with LiveView(quiet=quiet or as_json) as view:
-        rundir = run(loaded, RunOptions(out=out, **options), _observer(view))
-        view.status("computing the report")
+    with Crew(options["workers"] or 1) as crew:  # first of all: they import while we do
         from servebench.report import write_reports
+        from servebench.report.live import LiveView
+        from servebench.run import RunOptions, run
+        from servebench.scenario.loading import load_scenario, resolve_scenario
 
-        summary = write_reports(rundir)
+        loaded = load_scenario(resolve_scenario(scenario), overrides)
+        with LiveView(quiet=quiet or as_json) as view:
+            rundir = run(loaded, RunOptions(out=out, **options), _observer(view), crew)
+            view.status("computing the report")
+            summary = write_reports(rundir)
     _show(summary, rundir.path, as_json)
     interrupted = rundir.manifest["status"] == "interrupted"
     context.exit(int(ExitCode.INTERRUPTED) if interrupted else exit_code(summary))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
-from servebench.dispatch.job import Job
 from servebench.errors import ServebenchError
-from servebench.record.counters import LiveCounters, State
+
+if TYPE_CHECKING:
+    from servebench.dispatch.job import Job
+    from servebench.record.counters import LiveCounters
 
 READY_LIMIT_S = 60.0
 END_LIMIT_S = 30.0
@@ -24,30 +27,32 @@ class WorkerError(ServebenchError):
 
 
 class Crew:
-    """Worker processes, started early so that their imports overlap with the making of the plan.
+    """Worker processes, started early so that their imports overlap with the parent's and with the making of the plan.
+
+    This module imports next to nothing itself, for the same reason.
 
     Args:
         size: how many processes.
-        log_dir: where their error output goes.
     """
 
-    def __init__(self, size: int, log_dir: Path) -> None:
-        self._log_dir = log_dir
+    def __init__(self, size: int) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._logs: list[IO[bytes]] = []
         self.recruit(size)
 
     def recruit(self, size: int) -> None:
         """Start processes until there are `size`."""
-        for number in range(len(self._processes), size):
-            with (self._log_dir / f"worker-{number}.log").open("wb") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "servebench.dispatch.worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    process_group=0,  # Ctrl-C in the terminal reaches the parent alone
-                )
+        while len(self._processes) < size:
+            log = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the crew
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "servebench.dispatch.worker"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C in the terminal reaches the parent alone
+            )
             self._processes.append(process)
+            self._logs.append(log)
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -72,6 +77,8 @@ class Crew:
         Raises:
             WorkerError: one died or took too long; with its last words.
         """
+        from servebench.record.counters import State
+
         deadline = time.monotonic() + READY_LIMIT_S
         while any(state < State.READY for state in counters.snapshot().states):
             for number, process in enumerate(self._processes):
@@ -82,12 +89,20 @@ class Crew:
             time.sleep(0.002)
 
     def last_words(self, number: int) -> str:
-        """The last line that a worker wrote to its log."""
-        lines = (self._log_dir / f"worker-{number}.log").read_text("utf-8", "replace").strip().splitlines()
+        """The last line that a worker wrote to its error output."""
+        lines = self.log(number).strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+    def log(self, number: int) -> str:
+        """All that a worker wrote to its error output."""
+        log = self._logs[number]
+        log.seek(0)
+        return log.read().decode("utf-8", "replace")
 
     def dead(self, counters: LiveCounters) -> list[int]:
         """Workers whose process has ended without having said that it was done."""
+        from servebench.record.counters import State
+
         states = counters.snapshot().states
         return [n for n, p in enumerate(self._processes) if p.poll() is not None and states[n] != State.DONE]
 
@@ -106,7 +121,7 @@ class Crew:
         """Kill whatever still runs."""
         for process in self._processes:
             if process.poll() is None:
-                process.kill()
+                process.kill()  # they hold nothing that the journal does not
             process.wait()
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
