@@ -10,9 +10,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from servebench.engine.sim.launch import start_sim
+
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 Json = dict[str, Any]
+QUICK = {"base": 1e-3}
 
 
 def chat(content: str, **more: object) -> Json:
@@ -67,19 +70,38 @@ def test_a_completion_stream_has_the_shape_of_vllms(client: httpx.Client):
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-@pytest.mark.parametrize("extras", [{}, {"return_token_ids": True}])
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {},
+        {"stream_options": {"include_usage": True}},
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        {"return_token_ids": True},
+    ],
+)
 def test_a_stream_says_what_the_whole_answer_says(client: httpx.Client, path: str, extras: Json):
-    ask = chat("same prompt") if path == CHAT else {"prompt": "same prompt"}
-    whole = client.post(path, json={**ask, "max_tokens": 9, **extras}).json()["choices"][0]
-    pieces = [
-        item["choices"][0]
-        for item in events(client.post(path, json={**ask, "max_tokens": 9, "stream": True, **extras}))
-    ]
+    ask = (chat("same prompt") if path == CHAT else {"prompt": "same prompt"}) | {"max_tokens": 9}
+    whole = client.post(path, json={**ask, "return_token_ids": True}).json()["choices"][0]
+    items = events(client.post(path, json={**ask, "stream": True, **extras}))
+    pieces = [choice for item in items for choice in item["choices"]]
     said = "".join(piece["delta"]["content"] if path == CHAT else piece["text"] for piece in pieces)
     assert said == (whole["message"]["content"] if path == CHAT else whole["text"])
     assert len(said.split()) == 9
-    if extras:
+    if "return_token_ids" in extras:
         assert [token for piece in pieces for token in piece.get("token_ids") or []] == whole["token_ids"]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_model_name_may_hold_anything(running: bool):
+    name = 'odd %d %s "name" \\u0000 {} é\n4503599627370496'
+    options = {"include_usage": True, "continuous_usage_stats": running}
+    with start_sim(QUICK, name) as sim:
+        body = chat("x", max_tokens=4, stream=True, stream_options=options) | {"model": name}
+        items = events(httpx.post(sim.url + CHAT, json=body))
+        assert {item["model"] for item in items} == {name}
+        assert len(items) == 6
+        with httpx.Client(base_url=sim.url) as client:
+            assert metrics(client)["servebench_sim:simulated"] == 1
 
 
 def test_running_usage_counts_each_chunk(client: httpx.Client):

@@ -16,6 +16,7 @@ from servebench.engine.sim.tokens import WORD_LENGTH, WORDS, decode
 _DONE = b"data: [DONE]\n\n"
 _SLOT = "\x00"  # stands for the token's text in a chunk that is encoded once
 _SLOT_JSON = b"\\u0000"
+_MADE = 1 << 52  # and this for the running count of tokens
 _WHOLE = {True: "chat.completion", False: "text_completion"}
 _numbers = itertools.count(1)
 
@@ -102,17 +103,20 @@ class StreamAnswer:
         self._connection = connection
         self._wanted = wanted
         self._wording = _Wording(wanted, model)
-        self._plain = not wanted.running_usage and not wanted.token_ids
         self._chunked = True
         self._before = self._after = b""
         self.request = Request(wanted.prompt, wanted.max_tokens, self, wanted.ending)
 
     def accepted(self) -> None:
-        """Send the head, as vLLM does long before the first token, and prepare the chunks that are all alike."""
+        """Send the head, as vLLM does long before the first token, and prepare the chunks that follow it."""
         self._chunked = self._connection.start_stream()
-        if self._plain:
-            choice = self._wording.delta(_SLOT, None, None)
-            before, _, after = self._event([choice], 0).rpartition(_SLOT_JSON)
+        if self._wanted.token_ids:
+            return
+        before, _, after = self._event([self._wording.delta(_SLOT, None, None)], _MADE).rpartition(_SLOT_JSON)
+        if self._wanted.running_usage:
+            total = self.request.prompt_tokens + _MADE
+            self._before, self._after = before, after.replace(b"%d" % total, b"%d").replace(b"%d" % _MADE, b"%d")
+        else:
             length = len(before) + 1 + WORD_LENGTH + len(after)
             self._before = b"%x\r\n%b" % (length, before) if self._chunked else before
             self._after = after + b"\r\n" if self._chunked else after
@@ -121,10 +125,17 @@ class StreamAnswer:
         """See `Listener.token`."""
         if finish is not None:
             self._connection.end_stream(self._framed(self._events(token, finish) + self._closing()) + self._end())
-        elif self._plain and self.request.output_tokens > 1:
-            self._connection.write(self._before + _SPACED[token] + self._after)
-        else:
+        elif self._wanted.token_ids or self.request.output_tokens == 1:
             self._connection.write(self._framed(self._events(token, None)))
+        elif self._wanted.running_usage:
+            self._connection.write(self._counted(token))
+        else:
+            self._connection.write(self._before + _SPACED[token] + self._after)
+
+    def _counted(self, token: int) -> bytes:
+        made = self.request.output_tokens
+        event = self._before + _SPACED[token] + self._after % (self.request.prompt_tokens + made, made)
+        return chunk(event) if self._chunked else event
 
     def _events(self, token: int, finish: Finish | None) -> list[bytes]:
         made = self.request.output_tokens
