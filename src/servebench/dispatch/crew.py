@@ -144,3 +144,5 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        for log in self._logs:
+            log.close()
