@@ -52,7 +52,7 @@ class WatchedScheduler(Scheduler):
         return step
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SETTINGS, REQUESTS)
 def test_every_request_gets_exactly_its_tokens_and_gives_all_blocks_back(limits: SimSettings, plan: list[Arrival]):
     plan = sorted(plan, key=lambda arrival: arrival.at)

@@ -138,6 +138,17 @@ def test_a_preempted_request_goes_back_before_those_that_wait():
     assert list(scheduler.waiting) == [second, third]
 
 
+def test_nothing_enters_in_a_step_that_preempts_even_if_a_shared_block_would_make_room():
+    scheduler = make(kv_tokens=80, enable_prefix_caching=True)
+    for _ in range(3):  # alike, so that the victim could share the blocks of those that go on
+        scheduler.add(Request([0], 17))
+    steps = []
+    while scheduler.has_work:
+        steps.append(run_step(scheduler))
+    assert any(step.preempted for step in steps)
+    assert not any(step.preempted and step.admitted for step in steps)
+
+
 def test_a_prompt_is_not_admitted_until_blocks_for_all_of_it_are_free():
     scheduler = make(kv_tokens=160, max_num_batched_tokens=64)
     scheduler.add(Request(prompt(60, 1), 30))

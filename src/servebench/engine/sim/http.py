@@ -73,6 +73,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever is answering."""
         self._transport = None
+        del self._parser  # it refers to us: freed now, not at some collection
         self._connections.discard(self)
         self._queue.clear()
         gone, self.on_disconnect = self.on_disconnect, None

@@ -89,8 +89,8 @@ class Scheduler:
         """Fill the next step. With `has_work` it is never empty."""
         step = Step()
         budget = self._continue_running(step, self._settings.max_num_batched_tokens)
-        # After a preemption nothing enters: the request at the head needs more blocks than its going has left free.
-        self._admit_waiting(step, budget)
+        if not step.preempted:  # else the victim might come back at once by sharing a block, only to go again
+            self._admit_waiting(step, budget)
         return step
 
     def complete(self, step: Step) -> list[tuple[Request, int]]:
