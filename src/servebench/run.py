@@ -136,6 +136,7 @@ def _execute(
     interrupts: Interrupts,
     stack: ExitStack,
 ) -> None:
+    from servebench.telemetry.host import environment
     from servebench.workload.planning import make_plan
 
     observer.status("making the plan")
@@ -150,15 +151,16 @@ def _execute(
     crew.recruit(workers)
     counters = LiveCounters.create(workers)
     jobs = [_job(scenario, options, rundir, counters, facts, kit, salt, n, workers) for n in range(workers)]
-    rundir.save_manifest()
     crew.brief(jobs, rundir.journal_dir)
+    rundir.manifest["environment"] = environment()  # while the workers prepare: nothing of the kind once load runs
+    rundir.save_manifest()
     try:
         crew.wait_ready(counters)
     finally:
         counters.unlink()  # all have it mapped; a name left behind would outlive a kill
     observer.load(scenario, target, counters, len(plan))
     try:
-        course = conduct(crew, counters, _window(scenario), scenario.load.drain, interrupts, _once(rundir))
+        course = conduct(crew, counters, _window(scenario), scenario.load.drain, interrupts)
     finally:
         observer.done()
     observer.status("writing the results")
@@ -388,22 +390,6 @@ def _job(
         keep_raw=options.keep_raw,
         tokenizer=options.tokenizer,
     )
-
-
-def _once(rundir: RunDir) -> Callable[[], None]:
-    """On its first call, when the load runs already, record the machine."""
-    done = False
-
-    def record() -> None:
-        nonlocal done
-        if not done:
-            done = True
-            from servebench.telemetry.host import environment
-
-            rundir.manifest["environment"] = environment()
-            rundir.save_manifest()
-
-    return record
 
 
 def _close(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Self
@@ -70,7 +69,6 @@ def conduct(
     window_ns: tuple[int, int | None],
     drain_s: float,
     interrupts: Interrupts,
-    each_second: Callable[[], None] = lambda: None,
 ) -> Course:
     """Run the load to its end.
 
@@ -80,7 +78,6 @@ def conduct(
         window_ns: the measured window, ns after the start; its end is None for a run bounded by a request count.
         drain_s: how long requests may still take after the window (or after the last one was sent).
         interrupts: a first signal ends the sending, a second one the waiting.
-        each_second: called once a second, in this thread.
     """
     course = Course()
     anchor = Anchor.now()
@@ -98,7 +95,6 @@ def conduct(
         if now >= next_second:
             next_second = now + 1_000_000_000
             course.anchors.append(Anchor.now())
-            each_second()
         time.sleep(POLL_S)
     course.anchors.append(Anchor.now())
     course.end_ns = time.time_ns()

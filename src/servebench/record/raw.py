@@ -16,7 +16,7 @@ RAW = pa.schema(
         pa.field("data", pa.binary(), nullable=False),
     ]
 )
-FLUSH_BYTES = 4 << 20
+FLUSH_BYTES = 256 << 10  # well under a millisecond of work, so that sockets are not kept waiting
 
 
 class RawWriter:
