@@ -1,7 +1,7 @@
 """Quantiles by nearest rank in integer arithmetic, and how many samples a quantile needs.
 
 The quantile q of n sorted values is the value of rank ceil(q·n), counted from 1. Ranks are computed with integers
-because `ceil(0.999 * 200_000)` in floating point is 199_801, one too many.
+because `ceil(99.9 / 100 * 200_000)` in floating point is 199_801, one too many.
 """
 
 from __future__ import annotations

@@ -126,13 +126,13 @@ def _codes(codes: list[dict[str, Any]]) -> Table:
 
 def latency_table(summary: dict[str, Any]) -> Table:
     """Latencies at p50, p95, p99 and p99.9; pooled ones apart from those with one value a request."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="dim", expand=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), header_style="dim", expand=True)
     table.add_column("latency", no_wrap=True)
     table.add_column("unit", style="dim", no_wrap=True)
     for name in QUANTILES:
         table.add_column(f"{name.replace('_', '.')} ", justify="right", no_wrap=True)
     table.add_column("mean", justify="right", no_wrap=True)
-    table.add_column("n", justify="right", no_wrap=True)
+    table.add_column("n", justify="right")
     same = sections.repeated(summary)
     for names in (LATENCIES, POOLED):
         table.add_section()

@@ -32,7 +32,7 @@ class SyntheticRun:
         manifest: run.json.
         plan: what was planned.
         records: one a request, in the order of the plan.
-        chunks: arrival (ns) and tokens of the chunks of each request that has any, by its index.
+        chunks: arrival (ns) and tokens of the chunks of each request that has any, by its index; without a record they do not count.
         samples: rows of the telemetry table.
     """
 
@@ -59,7 +59,7 @@ class SyntheticRun:
         """The table of the CHUNKS schema, sorted by request and arrival."""
         import pyarrow as pa
 
-        keys = sorted(self.chunks)
+        keys = sorted(self.chunks.keys() & {r.index for r in self.records})
         arrivals = [self.chunks[k][0] for k in keys] or [np.empty(0, np.int64)]
         tokens = [self.chunks[k][1] for k in keys] or [np.empty(0, np.int32)]
         request = np.repeat(np.asarray(keys, np.int64), [len(self.chunks[k][0]) for k in keys])
