@@ -39,7 +39,7 @@ class SSEParser:
                 holds this offset is the one in which the event's content was complete.
             types: event types other than the default, by position in `data`.
         """
-        if self._at_start and piece[:1] not in (b"", _BOM[:1]):
+        if self._at_start and not self._rest and piece[:1] not in (b"", _BOM[:1]):
             self._at_start = False
         if not (self._at_start or self._rest or self._data or self._skip_lf or self._type):
             plain = self._plain(piece)
