@@ -21,7 +21,7 @@ class SSEParser:
     __slots__ = ("_at_start", "_consumed", "_data", "_data_end", "_rest", "_skip_lf", "_type", "comments")
 
     def __init__(self) -> None:
-        self._rest = b""  # bytes of an unfinished line
+        self._rest: list[bytes] = []  # an unfinished line, in pieces
         self._consumed = 0  # offset in the body of the first byte of `_rest`
         self._data: list[bytes] = []
         self._data_end = 0
@@ -82,12 +82,16 @@ class SSEParser:
             if piece[:1] == b"\n":
                 piece = piece[1:]
                 self._consumed += 1
-        # Only the new bytes are searched for line ends: an event of megabytes in thousands of reads stays linear.
-        searched = len(self._rest)
-        buffer = self._rest + piece if self._rest else piece
+        if not (self._at_start or b"\n" in piece or b"\r" in piece):
+            if piece:
+                self._rest.append(piece)
+            return datas, ends, types
+        # Joined once a line, and only the new bytes searched: an event of megabytes in thousands of reads stays linear.
+        buffer = b"".join((*self._rest, piece))
+        searched = len(buffer) - len(piece)
         if self._at_start:
             if len(buffer) < 3 and _BOM.startswith(buffer):
-                self._rest = buffer
+                self._rest = [buffer] if buffer else []
                 return datas, ends, types
             self._at_start = False
             searched = 0
@@ -99,7 +103,7 @@ class SSEParser:
             self._line(buffer[start : match.start()], self._consumed + match.start(), datas, ends, types)
             start = match.end()
         self._skip_lf = start == len(buffer) and buffer.endswith(b"\r")
-        self._rest = buffer[start:]
+        self._rest = [buffer[start:]] if start < len(buffer) else []
         self._consumed += start
         return datas, ends, types
 
