@@ -259,8 +259,12 @@ CASES = [
     Case("client.dispatch_late", "warn", delayed(12)),
     Case("client.dispatch_late", "fail", delayed(2000)),
     Case("client.loop_lag", "warn", telemetry("loop_lag_ms", 150)),
-    Case("client.loop_lag", "warn", lambda run: (worker(kernel_stamped_reads=0)(run), telemetry("loop_lag_ms", 2)(run))),
-    Case("client.loop_lag", "fail", lambda run: (worker(kernel_stamped_reads=0)(run), telemetry("loop_lag_ms", 20)(run))),
+    Case(
+        "client.loop_lag", "warn", lambda run: (worker(kernel_stamped_reads=0)(run), telemetry("loop_lag_ms", 2)(run))
+    ),
+    Case(
+        "client.loop_lag", "fail", lambda run: (worker(kernel_stamped_reads=0)(run), telemetry("loop_lag_ms", 20)(run))
+    ),
     Case("client.loop_lag", "warn", lambda run: run.samples.clear()),
     Case("client.cpu", "warn", telemetry("cpu_share", 0.93)),
     Case("client.cpu", "fail", telemetry("cpu_share", 0.99)),
@@ -274,8 +278,12 @@ CASES = [
     Case("client.stamp_source", "warn", worker(kernel_stamped_reads=30_000)),
     Case("client.stamp_source", "warn", lambda run: (worker(reads=None)(run), each(kernel_stamps=False)(run))),
     Case("client.coalesced_reads", "ok", each(coalesced_reads=2)),
-    Case("client.coalesced_reads", "warn", lambda run: (each(coalesced_reads=2)(run), telemetry("loop_lag_ms", 9)(run))),
-    Case("client.coalesced_reads", "fail", lambda run: (each(coalesced_reads=20)(run), telemetry("loop_lag_ms", 9)(run))),
+    Case(
+        "client.coalesced_reads", "warn", lambda run: (each(coalesced_reads=2)(run), telemetry("loop_lag_ms", 9)(run))
+    ),
+    Case(
+        "client.coalesced_reads", "fail", lambda run: (each(coalesced_reads=20)(run), telemetry("loop_lag_ms", 9)(run))
+    ),
     Case("client.worker_died", "warn", worker(exit="died")),
     Case("client.worker_died", "warn", manifest(workers=[])),
     Case("client.selftest_ceiling", "ok", manifest(selftest=None)),

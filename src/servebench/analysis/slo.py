@@ -14,7 +14,7 @@ from servebench.analysis.metrics import later_chunks, stall_values, tpot_values
 from servebench.analysis.quantiles import Quantile, rank
 from servebench.units import parse_duration
 
-_TEXT = re.compile(r"(p[\d._]+)\s*<\s*(.+)")
+_TEXT = re.compile(r"(p[\d._]+)\s*<=?\s*(.+)")
 
 
 @dataclass(frozen=True, slots=True)
