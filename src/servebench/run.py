@@ -317,7 +317,7 @@ def _selftest() -> dict[str, Any] | None:
 
 
 def _warnings(scenario: Scenario, options: RunOptions, plan: Plan, facts: EndpointFacts) -> list[str]:
-    warnings = []
+    warnings = _beyond_ceiling(scenario, options, plan)
     if options.insecure:
         warnings.append("TLS certificates were not checked (--insecure)")
     longest = int((plan.input_tokens.astype("int64") + plan.output_tokens).max())
@@ -329,13 +329,35 @@ def _warnings(scenario: Scenario, options: RunOptions, plan: Plan, facts: Endpoi
     return warnings
 
 
+def _beyond_ceiling(scenario: Scenario, options: RunOptions, plan: Plan) -> list[str]:
+    """A warning when the plan asks for more tokens a second than this machine's workers have shown."""
+    from servebench.record.ceiling import read_ceiling
+
+    shown = (read_ceiling() or {}).get("tokens_per_s_at_1ms_p99")
+    if not shown or scenario.load.closed is not None:  # a closed loop asks for no rate
+        return []
+    workers = options.workers or _workers_for(scenario, plan)
+    rate = _planned_rate(plan)
+    if rate <= shown * workers:
+        return []
+    return [
+        f"the plan asks for {rate:,.0f} tokens/s; {workers} workers on this machine have shown {shown * workers:,.0f} "
+        "(servebench selftest): use more --workers, or a larger machine"
+    ]
+
+
+def _planned_rate(plan: Plan) -> float:
+    """Output tokens a second that an open loop asks for, on average."""
+    seconds = max(1.0, float(plan.scheduled_ns[-1]) / 1e9)
+    return float(plan.output_tokens.sum(dtype="int64")) / seconds
+
+
 def _workers_for(scenario: Scenario, plan: Plan) -> int:
     """As many workers as the expected token rate needs, but one processor stays free where there are several."""
     if scenario.load.closed is not None:
         rate = float(scenario.load.closed.concurrency * TOKENS_PER_STREAM)
     else:
-        seconds = max(1.0, float(plan.scheduled_ns[-1]) / 1e9)
-        rate = float(plan.output_tokens.sum(dtype="int64")) / seconds
+        rate = _planned_rate(plan)
     return max(1, min(-(-int(rate) // TOKENS_PER_WORKER), len(os.sched_getaffinity(0)) - 1))
 
 
