@@ -181,11 +181,24 @@ def _weights(events: EventTokens, strength: NDArray[np.int8]) -> NDArray[np.int6
 
 
 def _share(total: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`total` split into whole numbers in proportion to `weights`, by cumulative rounding."""
+    """`total` split into whole numbers in proportion to `weights`, at least one for each weight while they last.
+
+    An event with text has a token, however short its text: else the first token would seem later than it was.
+    """
+    carriers = np.flatnonzero(weights)
+    shares = np.zeros(weights.size, np.int64)
+    if total < carriers.size:
+        shares[carriers[np.arange(total) * (carriers.size - 1) // max(total - 1, 1)]] = 1
+    elif carriers.size:
+        least_one = np.maximum(_rounded(total, weights[carriers]), 1)
+        shares[carriers] = least_one - _rounded(int(least_one.sum()) - total, least_one - 1)
+    return shares
+
+
+def _rounded(total: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`total` in proportion to `weights` by cumulative rounding; each part is its exact one or less than 1 from it."""
     edges = np.cumsum(weights)
-    if not edges.size or edges[-1] == 0:
-        return np.zeros(weights.size, np.int64)
-    shares: NDArray[np.int64] = np.diff((edges * total + edges[-1] // 2) // edges[-1], prepend=0)
+    shares: NDArray[np.int64] = np.diff((edges * total + edges[-1] // 2) // max(int(edges[-1]), 1), prepend=0)
     return shares
 
 
