@@ -134,12 +134,17 @@ def _settle(
     events: EventTokens, strength: NDArray[np.int8], usage: int | None, tokenized: int | None
 ) -> tuple[NDArray[np.int64], str | None]:
     """Tokens of each event, and the source they come from."""
-    if _has_running_usage(events, usage):
-        return _from_totals(events, strength, usage), CHUNK_USAGE
-    if events.ids and all(i in events.ids for i in np.flatnonzero(strength == STRONG).tolist()):
-        ids = np.zeros(strength.size, np.int64)
-        ids[list(events.ids)] = list(events.ids.values())
-        return ids, TOKEN_IDS
+    strong = np.flatnonzero(strength == STRONG)
+    if _has_running_usage(events, usage) and _names_all(strong, events.totals):
+        tokens = _made_up(_from_totals(events, strength.size), strong, usage)
+        if tokens is not None:
+            return tokens, CHUNK_USAGE
+    if events.ids and _names_all(strong, events.ids):
+        tokens = np.zeros(strength.size, np.int64)
+        tokens[list(events.ids)] = list(events.ids.values())
+        tokens = _made_up(tokens, strong, usage)
+        if tokens is not None:
+            return tokens, TOKEN_IDS
     if usage is not None:
         for kinds in ((STRONG,), (STRONG, WEAK), (STRONG, WEAK, FINISH)):
             chosen = np.isin(strength, kinds)
@@ -148,7 +153,7 @@ def _settle(
         return _share(usage, _weights(events, strength)), USAGE_SHARE
     if tokenized is not None and strength.size:
         return _share(tokenized, _weights(events, strength)), TOKENIZER
-    return (strength == STRONG).astype(np.int64), ASSUMED if (strength == STRONG).any() else None
+    return (strength == STRONG).astype(np.int64), ASSUMED if strong.size else None
 
 
 def _has_running_usage(events: EventTokens, usage: int | None) -> bool:
@@ -158,18 +163,32 @@ def _has_running_usage(events: EventTokens, usage: int | None) -> bool:
     return len(events.totals) > 1 or next(iter(events.totals.values())) < usage
 
 
-def _from_totals(events: EventTokens, strength: NDArray[np.int8], usage: int | None) -> NDArray[np.int64]:
-    """Differences of the running totals; a chunk without a total shares in the next one that has it."""
-    totals = np.full(strength.size, -1, np.int64)
-    totals[list(events.totals)] = list(events.totals.values())
-    known = np.flatnonzero(totals >= 0)
-    tokens = np.zeros(strength.size, np.int64)
-    level = np.maximum.accumulate(totals[known])
-    tokens[known] = np.diff(level, prepend=0)
-    rest = (usage or 0) - int(level[-1])
-    strong_after = np.flatnonzero((strength == STRONG) & (np.arange(strength.size) > known[-1]))
-    if rest > 0:
-        tokens[strong_after[-1] if strong_after.size else known[-1]] += rest
+def _names_all(strong: NDArray[np.intp], figures: dict[int, int]) -> bool:
+    """True when every event with text has a figure; a figure on some leaves open when the others' tokens came."""
+    return all(place in figures for place in strong.tolist())
+
+
+def _from_totals(events: EventTokens, size: int) -> NDArray[np.int64]:
+    """Differences of the running totals."""
+    tokens = np.zeros(size, np.int64)
+    level = np.maximum.accumulate(np.array(list(events.totals.values()), np.int64))
+    tokens[list(events.totals)] = np.diff(level, prepend=0)
+    return tokens
+
+
+def _made_up(tokens: NDArray[np.int64], strong: NDArray[np.intp], usage: int | None) -> NDArray[np.int64] | None:
+    """`tokens` so that they make up `usage`; None when they contradict it, or call the first text no token.
+
+    A rest no larger than what one event brought, such as an end-of-sequence token without an event, came with the last.
+    More than that is not what the events were about: each choice's own total, say, where usage is that of all.
+    """
+    if strong.size and not tokens[strong[0]]:
+        return None
+    rest = 0 if usage is None else usage - int(tokens.sum())
+    if rest < 0 or rest > tokens.max(initial=0):
+        return None
+    if rest:
+        tokens[np.flatnonzero(tokens)[-1]] += rest
     return tokens
 
 
