@@ -69,10 +69,11 @@ class Report:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield verdict_panel(self.summary)
-        yield Padding(Text(sections.headline(self.summary), style="bold"), (1, 3))
-        yield Padding(latency_table(self.summary), (0, 2))
-        yield Padding(footnotes(self.summary), (0, 3, 1, 3))
-        yield Rule(style="dim")
+        yield Padding(Text(sections.headline(self.summary), style="bold"), (1, 3, 0, 3))
+        if any(self.summary["metrics"][name]["n"] for name in (*LATENCIES, *POOLED)):
+            yield Padding(latency_table(self.summary), (0, 2))
+            yield Padding(footnotes(self.summary), (0, 3, 1, 3))
+            yield Rule(style="dim")
         yield Padding(details(self.summary, self.path), (1, 3))
         if self.definitions is not None:
             yield Rule(style="dim")
@@ -84,7 +85,9 @@ def verdict_panel(summary: dict[str, Any]) -> Panel:
     status = summary["verdict"]["status"]
     raised = [c for c in summary["verdict"]["codes"] if c["level"] != "ok"]
     parts: list[RenderableType] = [
-        Text.assemble((f" {status} ", STATUS_STYLE[status]), "  ", sections.verdict_sentence(summary))
+        Text.assemble(
+            (f" {status} ", STATUS_STYLE[status]), "  ", sections.verdict_sentence(summary), *_slo_words(summary)
+        )
     ]
     if raised:
         parts += [Text(), _codes(raised)]
@@ -101,6 +104,12 @@ def verdict_panel(summary: dict[str, Any]) -> Panel:
         border_style="dim",
         padding=(1, 2),
     )
+
+
+def _slo_words(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    if summary["slo"] is None:
+        return []
+    return [(" · SLO met", "green")] if summary["slo"]["met"] else [(" · SLO missed", "bold red")]
 
 
 def _banners(summary: dict[str, Any]) -> list[Text]:

@@ -21,8 +21,8 @@ def number(value: float | None, places: int | None = None) -> str:
     """``1,234``, ``10.02``, ``0.215``; a dash for a figure that does not exist."""
     if value is None:
         return NOTHING
-    if isinstance(value, int) and places is None:
-        return f"{value:,}"
+    if places is None and (isinstance(value, int) or value == 0):
+        return f"{value:,.0f}"
     return f"{value:,.{decimals(value) if places is None else places}f}"
 
 
@@ -39,7 +39,8 @@ def share(value: float | None) -> str:
         return NOTHING
     if value in (0, 1):
         return f"{100 * value:.0f} %"
-    return f"{min(max(100 * value, 0.01), 99.99):.4g} %"
+    percent = min(max(100 * value, 0.01), 99.99)
+    return f"{percent:.2g} %" if percent < 1 else f"{percent:.4g} %"
 
 
 def duration(milliseconds: float | None) -> str:

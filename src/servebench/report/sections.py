@@ -53,9 +53,8 @@ def verdict_sentence(summary: dict[str, Any]) -> str:
 
 
 def figure(code: dict[str, Any]) -> str:
-    """A code's figure against its limit: ``12.0 ms, limit 5.00 ms``."""
-    unit = code["unit"]
-    return f"{number(code['value'])} {unit}, limit {number(code['limit'])} {unit}"
+    """A code's figure against its limit: ``12.00, limit 5.00 ms``."""
+    return f"{number(code['value'])}, limit {number(code['limit'])} {code['unit']}"
 
 
 def subtitle(summary: dict[str, Any]) -> str:
@@ -76,18 +75,19 @@ def headline(summary: dict[str, Any]) -> str:
     ttft, itl, rates = summary["metrics"]["ttft"], summary["metrics"]["itl"], summary["throughput"]
     if not ttft["n"]:
         return "No request of the measured window ended well, so there are no latencies."
-    per_second = rates["offered_requests_per_s"]
-    closed = summary["load"]["kind"] == "closed"
-    load = (
-        f"With {number(summary['concurrency']['total']['window_mean'])} requests in flight"
-        if closed
-        else f"At {number(per_second)} requests/s"
-    )
-    text = f"{load}, users wait {duration(ttft['p50'])} for the first token (p99 {duration(ttft['p99'])})"
+    if summary["load"]["kind"] == "closed":
+        load = f"With {number(summary['concurrency']['total']['window_mean'])} requests in flight"
+    else:
+        load = f"At {number(rates['offered_requests_per_s'])} requests/s"
+    text = f"{load}, users wait {_both(ttft)} for the first token"
     if itl["n"]:
-        text += f" and {duration(itl['p50'])} for each next one (p99 {duration(itl['p99'])})"
+        text += f" and {_both(itl)} for each next one"
     tokens = rates["output_tokens_per_s"]
     return f"{text}; the server writes {number(tokens)} tokens/s." if tokens is not None else f"{text}."
+
+
+def _both(metric: dict[str, Any]) -> str:
+    return f"{duration(metric['p50'])} (p50), {duration(metric['p99'])} (p99)"
 
 
 def repeated(summary: dict[str, Any]) -> dict[str, str]:
@@ -110,7 +110,8 @@ def definition(metric: dict[str, Any]) -> str:
 def notes(summary: dict[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
     """Footnotes of the latency table, each with its mark: the cohort, the quantile rule, and the floors."""
     definitions = summary["definitions"]
-    lines = [("n", f"{EVERYONE}, unless said: {definitions['cohort']}"), ("p50", definitions["quantiles"])]
+    lines = [("n", f"{EVERYONE}, unless said; the cohort: {definitions['cohort']}")]
+    lines.append(("p50", f"and the other quantiles: {definitions['quantiles']}"))
     if any(summary["metrics"][name]["below_floor"] and summary["metrics"][name]["n"] for name in names):
         lines.append(("†", "fewer samples than this quantile needs: p95 130, p99 662, p99.9 6,636"))
     return lines
@@ -127,6 +128,8 @@ def labelled(summary: dict[str, Any], path: Path | None) -> list[tuple[str, list
         ("Client", client(summary)),
         ("Cold start", cold_start(summary)),
         ("Window", window(summary)),
+        ("Plan", plan(summary)),
+        ("Machine", machine(summary)),
         ("Files", files(path)),
     )
     return [(label, lines) for label, lines in sections if lines]
@@ -184,9 +187,7 @@ def outcomes(summary: dict[str, Any]) -> list[Line]:
     words = [f"{numbers['planned']:,} planned", f"{numbers['ok']:,} ok"]
     words += [f"{numbers[w]:,} {w}" for w in (*FAILURE_WORDS, "dropped", "in_flight", "unrecorded") if numbers[w]]
     lines = [Line(" · ".join(words), "" if numbers["ok"] == numbers["planned"] else "yellow")]
-    for error in summary["errors"]:
-        status = f" {error['http_status']}" if error["http_status"] else ""
-        lines.append(Line(f"{error['n']:,} × {error['outcome']}{status}: {error['error'] or 'no text'}", "dim"))
+    lines += [Line(f"{e['n']:,} × {e['outcome']}: {e['error'] or e['http_status']}", "dim") for e in summary["errors"]]
     sources = ", ".join(f"{source} {n:,}" for source, n in summary["tokens"]["source"].items())
     tokens = summary["tokens"]
     lines.append(Line(f"{tokens['output']:,} output tokens in the whole run; counted by {sources or 'nothing'}", "dim"))
@@ -204,13 +205,12 @@ def client(summary: dict[str, Any]) -> list[Line]:
         f"{size(memory)} memory" if memory is not None else "",
         plural(found["connections"], "connection") if found["connections"] is not None else "",
     ]
+    late = found["dispatch_late_p99_ms"]
     trust = [
         f"{share(kernel['kernel'] / reads)} kernel stamps" if reads and kernel["kernel"] is not None else "",
         plural(found["coalesced_reads"], "coalesced read"),
-        f"p99: sent {duration(found['dispatch_late_p99_ms'])} late"
-        if found["dispatch_late_p99_ms"] is not None
-        else "",
-        f"loop {duration(lag)} late" if lag is not None else "",
+        f"send lateness {duration(late)}" if late is not None else "",
+        f"loop lag {duration(lag)} (p99)" if lag is not None else "",
     ]
     return [Line(" · ".join(p for p in parts if p)) for parts in (cost, trust)]
 
@@ -221,11 +221,39 @@ def cold_start(summary: dict[str, Any]) -> list[Line]:
     if not found:
         return []
     parts = [
-        f"{key.removesuffix('_s').replace('_', ' ')} {number(v)} s"
-        for key, v in found.items()
-        if key.endswith("_s") and v is not None
+        f"{key.removesuffix('_s').replace('_', ' ')} {duration(1000 * value)}"
+        for key, value in found.items()
+        if key.endswith("_s") and value is not None
     ]
     return [Line(" · ".join(parts) + " (in none of the figures above)")] if parts else []
+
+
+def plan(summary: dict[str, Any]) -> list[Line]:
+    """What fixes the load: the same hash is the same load."""
+    found = summary["plan"]
+    seeds = ", ".join(f"{name} {seed}" for name, seed in (found["seeds"] or {}).items())
+    parts = [
+        f"{found['rows']:,} requests" if found["rows"] is not None else "",
+        f"sha256 {found['hash'][:12]}" if found["hash"] else "",
+        f"seeds: {seeds}" if seeds else "",
+    ]
+    text = " · ".join(p for p in parts if p)
+    return [Line(text)] if text else []
+
+
+def machine(summary: dict[str, Any]) -> list[Line]:
+    """Where the client ran."""
+    groups = summary["environment"]
+    cpu, memory, system, python = (groups.get(k) or {} for k in ("cpu", "memory", "system", "python"))
+    parts = [
+        str(cpu.get("model") or ""),
+        plural(cpu["usable"], "core") if cpu.get("usable") else "",
+        f"{memory['total_bytes'] / 1e9:.0f} GB" if memory.get("total_bytes") else "",
+        str(system.get("kernel") or ""),
+        f"Python {python['version']}" if python.get("version") else "",
+    ]
+    text = " · ".join(p for p in parts if p)
+    return [Line(text)] if text else []
 
 
 def window(summary: dict[str, Any]) -> list[Line]:

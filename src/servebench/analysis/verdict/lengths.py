@@ -22,6 +22,8 @@ def inputs(facts: Facts) -> Code:
     """
     requests = facts.run.requests
     counted = requests.ok & (requests.input_tokens != MISSING)
+    if not requests.ok.any():
+        return unmeasured("load.input_tokens", "%", "no request ended well")
     if not counted.any():
         why = "the server gave no prompt count, so prompt lengths are unproven"
         return unmeasured("load.input_tokens", "%", why, level=Level.WARN, step="let the server send usage")

@@ -43,8 +43,12 @@ def incomplete(facts: Facts) -> Code:
     lost = facts.whole.unrecorded
     ways = {"interrupted": "was interrupted", "failed": "failed", "running": "runs, or was killed"}
     how = ways.get(str(status), "did not come to its end")
+    step = "run it again to its end"
+    if not lost:
+        text = f"the run {how}; what was recorded until then is here"
+        return unmeasured("stats.incomplete", "requests", text, level=Level.WARN, step=step)
     text = f"the run {how}; {lost} requests that were due have no record"
-    return Code("stats.incomplete", Level.WARN, lost, 0, "requests", text, "run it again to its end")
+    return Code("stats.incomplete", Level.WARN, lost, 0, "requests", text, step)
 
 
 def too_few(facts: Facts) -> list[Code]:

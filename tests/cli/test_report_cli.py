@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from servebench.cli.main import main
+from servebench.errors import ExitCode
+from servebench.record.columns import Outcome
+from servebench.testing.synthetic import open_run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def make(path: Path, slo: str | None = None) -> Path:
+    open_run(requests=300, warmup=1, cooldown=1, slo={"ttft": [slo]} if slo else None).write(path)
+    return path
+
+
+def test_report_prints_and_writes(run_path: Path, capsys: Capture) -> None:
+    assert main(["report", str(make(run_path))]) == ExitCode.GOOD
+    out = capsys.readouterr().out
+    assert "VALID" in out
+    assert str(run_path) in out.replace("\n", "")
+    assert (run_path / "summary.json").exists()
+    assert (run_path / "histograms.hlog").exists()
+
+
+def test_json(run_path: Path, capsys: Capture) -> None:
+    assert main(["report", str(make(run_path)), "--json"]) == ExitCode.GOOD
+    document = json.loads(capsys.readouterr().out)
+    assert document["path"] == str(run_path)
+    assert document["summary"] == json.loads((run_path / "summary.json").read_text(encoding="utf-8"))
+    assert "definitions" not in document
+
+
+@pytest.mark.parametrize("tool", ["vllm", "aiperf", "guidellm", "llmperf"])
+def test_definitions(tool: str, run_path: Path, capsys: Capture) -> None:
+    assert main(["report", str(make(run_path)), "--definitions", tool]) == ExitCode.GOOD
+    assert f"under the definitions of {tool}" in capsys.readouterr().out
+    assert main(["report", str(run_path), "--definitions", tool, "--json"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["definitions"]["tool"] == tool
+
+
+def test_a_missed_objective_is_an_exit_code(run_path: Path) -> None:
+    assert main(["report", str(make(run_path, "p95 < 10ms"))]) == ExitCode.OBJECTIVE
+
+
+def test_an_invalid_run_is_an_exit_code(run_path: Path) -> None:
+    run = open_run(requests=100, warmup=1, cooldown=1, slo={"ttft": ["p95 < 10ms"]})
+    for index in range(100):
+        run.fail(index, Outcome.HTTP_ERROR, "HTTP 500", 500)
+    run.write(run_path)
+    assert main(["report", str(run_path)]) == ExitCode.INVALID
+
+
+def test_a_killed_run_is_read_from_its_journals(run_path: Path, capsys: Capture) -> None:
+    run = open_run(requests=300, warmup=1, cooldown=1)
+    run.manifest["status"] = "running"
+    run.manifest.pop("phases")
+    run.manifest.pop("workers")
+    run.write(run_path)
+    assert not (run_path / "requests.parquet").exists()
+    assert main(["report", str(run_path)]) == ExitCode.GOOD
+    assert "INCOMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "nowhere"], "nowhere is no run directory"),
+        (["report"], "Missing argument"),
+        (["report", ".", "--definitions", "wrk"], "wrk"),
+        (["report", ".", "--jsno"], "--json"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], words: str, capsys: Capture) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_help_needs_no_run(capsys: Capture) -> None:
+    assert main(["report", "--help"]) == ExitCode.GOOD
+    assert "RUNDIR" in capsys.readouterr().out
