@@ -71,6 +71,8 @@ class Pool:
         self._tls = tls
         self._idle: list[Connection] = []
         self._addresses: list[tuple[int, tuple[str, int]]] = []
+        # The kernel stamps packets only while some socket wants it, and starts a moment after the first one says so.
+        self._stamping = open_socket(socket.AF_INET)
         self._loop = asyncio.get_running_loop()
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
         self._opening: set[asyncio.Task[None]] = set()
@@ -124,6 +126,7 @@ class Pool:
         await asyncio.gather(*self._opening, return_exceptions=True)
         while self._idle:
             self._idle.pop().close()
+        self._stamping.close()
 
     async def _open_and_start(self, payload: bytes, exchange: Exchange) -> None:
         try:
