@@ -86,6 +86,12 @@ def test_the_search_says_when_the_server_was_too_slow():
     assert search(machine, trial(64))[1] == "server"
 
 
+def test_a_moment_of_noise_does_not_end_the_search():
+    noisy = iter([trial(512, p99_us=9000.0), trial(512), trial(768), trial(896), trial(1024)])
+    trials, limited_by = search(lambda streams: next(noisy), trial(64))
+    assert (trials[-1].streams, limited_by) == (1024, "search")
+
+
 def test_a_quick_search_tries_once():
     assert [one.streams for one in search(below(5000), trial(64), once=True)[0]] == [64, 512]
 
@@ -112,7 +118,7 @@ def test_a_quick_selftest_is_remembered(tmp_path, monkeypatch):
     figures = selftest(quick=True)
     assert figures == read_ceiling()
     assert set(figures["cpu_us_per_token"]) == {"64", "512"}
-    assert [one["streams"] for one in figures["trials"]] == [64, 512]
+    assert [one["streams"] for one in figures["trials"]] in ([64, 512], [64])  # only 64 where even those were late
     assert all(one["lost"] == one["failed"] == 0 for one in figures["trials"])
     for key in ("stamp_error_us", "dispatch_late_us"):
         assert figures[key]["p50"] <= figures[key]["p99"] <= figures[key]["max"]

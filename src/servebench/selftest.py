@@ -6,6 +6,7 @@ that instant is its error. Where there are two processors or more, server and cl
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -81,8 +82,12 @@ class Trial:
     @property
     def carried(self) -> bool:
         """Whether nothing was lost and the stamps were right enough."""
+        return self.badness() < (0, LIMIT_US)
+
+    def badness(self) -> tuple[int, float]:
+        """Orders trials from good to bad: by what was lost, then by the p99 of the stamp error."""
         p99 = _spread(self.error_us)["p99"]
-        return self.lost == self.failed == 0 and p99 is not None and p99 < LIMIT_US
+        return self.lost + self.failed, math.inf if p99 is None else p99
 
     @property
     def server_kept_up(self) -> bool:
@@ -120,7 +125,7 @@ def selftest(quick: bool = False, tell: Callable[[str], None] = lambda text: Non
         _apart() as server_cpu,
         GroundTruth(STEP_US, TTFT_US, cpu=server_cpu) as server,
     ):
-        figures = _measure(Bench(server, Path(folder), tokens=50 if quick else 200, tell=tell), quick)
+        figures = _measure(Bench(server, Path(folder), tokens=50 if quick else 150, tell=tell), quick)
         figures["machine"] = {"processors": os.cpu_count(), "apart": server_cpu is not None}
     write_ceiling(figures)
     return figures
@@ -164,6 +169,8 @@ def search(try_out: Callable[[int], Trial], base: Trial, once: bool = False) -> 
     streams: int | None = FIRST_STREAMS
     while streams is not None:
         trial = try_out(streams)
+        if not trial.carried and not once:  # something else may have needed the processor for a moment
+            trial = min(trial, try_out(streams), key=Trial.badness)
         trials.append(trial)
         if trial.carried:
             low = streams

@@ -174,3 +174,11 @@ def test_text_stands_where_the_api_has_it(api):
     assert events.usage(3, 5, cached=1)["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
     (whole,) = events.whole("hi")["choices"]
     assert (whole["message"]["content"] if api == "chat" else whole["text"]) == "hi"
+
+
+def test_waits_can_be_stretched():
+    script = [Send(b"a", "a"), Wait(0.01), Send(b"b", "b"), Close()]
+    with ScriptedServer(script, stretch=5) as server, socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(REQUEST)
+        assert drain(sock) == b"ab"
+    assert server.at("b").realtime_ns - server.at("a").realtime_ns > 45e6

@@ -80,4 +80,5 @@ def check_order(got: Answered) -> None:
     names = ("dispatched", "connected", "sent", "headers", "first_event", "first_token", "last_token", "end")
     instants = [stamp for name in names if (stamp := getattr(got.record, f"{name}_ns")) is not None]
     assert instants == sorted(instants)
+    assert got.record.kernel_stamps is not False
     assert got.arrival_ns.tolist() == sorted(got.arrival_ns.tolist())

@@ -67,6 +67,7 @@ class ScriptedServer:
     Args:
         script: the steps, or a function from the request to the steps.
         tls: a server-side context to speak https.
+        stretch: factor on every `Wait`, for machines too busy to tell sends apart that lie milliseconds apart.
 
     Attributes:
         requests: what clients sent, in order.
@@ -75,7 +76,10 @@ class ScriptedServer:
         errors: what went wrong with a connection other than the client leaving; worth asserting empty.
     """
 
-    def __init__(self, script: Script | Callable[[RequestSeen], Script], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, script: Script | Callable[[RequestSeen], Script], tls: ssl.SSLContext | None = None, stretch: float = 1.0
+    ) -> None:
+        self._stretch = stretch
         self._script = script
         self._tls = tls
         self._stop = threading.Event()
@@ -135,7 +139,7 @@ class ScriptedServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             with self._kept(self._secured(sock)) as kept:
-                _Connection(self, kept, number, self._stop).run(self._script)
+                _Connection(self, kept, number, self._stop, self._stretch).run(self._script)
         except (ConnectionError, ssl.SSLError, TimeoutError):
             pass  # the client left, which clients may
         except Exception as exc:  # noqa: BLE001 - kept for the test to look at
@@ -170,8 +174,10 @@ class _EndedError(Exception):
 class _Connection:
     """One connection being played."""
 
-    def __init__(self, server: ScriptedServer, sock: socket.socket, number: int, stop: threading.Event) -> None:
-        self._server, self._sock, self._number, self._stop = server, sock, number, stop
+    def __init__(
+        self, server: ScriptedServer, sock: socket.socket, number: int, stop: threading.Event, stretch: float
+    ) -> None:
+        self._server, self._sock, self._number, self._stop, self._stretch = server, sock, number, stop, stretch
         self._received = bytearray()
         self._due = time.monotonic()
 
@@ -197,7 +203,7 @@ class _Connection:
             case Send():
                 self._send(step)
             case Wait():
-                self._due += step.seconds
+                self._due += step.seconds * self._stretch
                 self._stop.wait(max(0.0, self._due - time.monotonic()))
             case Hang():
                 self._hang(step.seconds)
