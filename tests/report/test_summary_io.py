@@ -91,7 +91,7 @@ def test_a_directory_that_cannot_be_written_is_a_clear_error(run_path: Path, mon
 
     monkeypatch.setattr(Path, "write_text", refuse)
     try:
-        with pytest.raises(UsageError, match="cannot write the report into .*: Permission denied"):
+        with pytest.raises(UsageError, match=r"cannot write the report into .*: Permission denied"):
             write_reports(run)
     finally:
         run_path.chmod(stat.S_IRWXU)
