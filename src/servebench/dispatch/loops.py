@@ -213,7 +213,7 @@ class ClosedLoop:
         now = _monotonic()
         for slot in range(self._job.concurrency or 0):
             wait = (zero_ns - now + slot * STAGGER_NS) / 1e9
-            self._loop.call_later(max(0.0, wait), self._free, slot)
+            self._loop.call_later(max(0.0, wait), self._begin, slot)
 
     @property
     def exhausted(self) -> bool:
@@ -226,9 +226,16 @@ class ClosedLoop:
         if self._gate is not None:
             self._gate.close()
 
+    def _begin(self, slot: int) -> None:
+        """A slot is free for the first time; the loop's timers fire up to a millisecond early, the zero is exact."""
+        if time.time_ns() < self._zero:
+            self._loop.call_later(0.001, self._begin, slot)
+        else:
+            self._free(slot)
+
     def _free(self, slot: int) -> None:
         """A slot may send from now on."""
-        now = max(time.time_ns(), self._zero)  # the loop's timers may fire a fraction of a millisecond early
+        now = time.time_ns()
         if self._gate is not None:
             self._asking.append((slot, now))
             self._gate.ask()
