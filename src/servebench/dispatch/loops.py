@@ -76,7 +76,8 @@ class OpenLoop:
         self._loop = loop
         self._timer = TimerFd()
         self._next = 0
-        self._waiting: deque[Call] = deque()
+        self._gated: deque[Call] = deque()  # due, before the throttle
+        self._waiting: deque[Call] = deque()  # due and through the throttle, before a slot
         self._zero = 0
         self._zero_realtime = 0
         self._stopped = False
@@ -94,7 +95,7 @@ class OpenLoop:
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to send."""
-        return (self._stopped or self._next >= len(self._rows)) and not self._waiting
+        return (self._stopped or self._next >= len(self._rows)) and not self._waiting and not self._gated
 
     def stop(self) -> None:
         """Send no more; calls that were due and still wait for a slot are dropped."""
@@ -104,8 +105,9 @@ class OpenLoop:
             self._timer.close()
             if self._gate is not None:
                 self._gate.close()
-            while self._waiting:
-                self._sender.drop(self._waiting.popleft(), "no slot came free before the load ended")
+            for queue in (self._waiting, self._gated):  # in the order in which they were due
+                while queue:
+                    self._sender.drop(queue.popleft(), "no slot came free before the load ended")
 
     def _arm(self) -> None:
         if self._next < len(self._rows):
@@ -130,7 +132,7 @@ class OpenLoop:
         call.cohort = first <= offset and (last is None or offset < last)
         self._sender.due(call)
         if self._gate is not None:
-            self._waiting.append(call)
+            self._gated.append(call)
             self._gate.ask()
         elif self._full():
             self._wait_or_drop(call)
@@ -149,21 +151,25 @@ class OpenLoop:
             self._waiting.append(call)
 
     def _freed(self, call: Call) -> None:
-        if self._waiting and self._gate is None:
+        if self._waiting:
             self._slices.urgent(partial(self._send_waiting, time.time_ns()))
 
     def _send_waiting(self, freed_ns: int) -> None:
         limit = self._job.max_in_flight
         if self._waiting and (limit is None or self._sender.in_flight < limit):
             call = self._waiting.popleft()
-            call.slot_ns = max(freed_ns, call.scheduled_ns)
+            call.slot_ns = max(freed_ns, call.slot_ns or call.scheduled_ns)
             self._sender.send(call)
 
     def _pass_gate(self) -> None:
-        """The throttle lets one call through."""
-        if self._waiting and not self._stopped:
-            call = self._waiting.popleft()
-            call.slot_ns = max(time.time_ns(), call.scheduled_ns)
+        """The throttle lets one call through, to wait for a slot if there is a cap as well."""
+        if not self._gated:
+            return
+        call = self._gated.popleft()
+        call.slot_ns = max(time.time_ns(), call.scheduled_ns)
+        if self._full():
+            self._wait_or_drop(call)
+        else:
             self._sender.send(call)
 
 
