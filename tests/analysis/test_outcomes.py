@@ -9,7 +9,7 @@ from servebench.testing.synthetic import SECOND, START_NS, SyntheticRun, closed_
 def count(run: SyntheticRun, cohort: bool = False) -> outcomes.Outcomes:
     data = run.data()
     window = find_window(data)
-    return outcomes.count(data, window, window.cohort(data.requests) if cohort else None)
+    return outcomes.count(data, window, window.cohort(data) if cohort else None)
 
 
 def test_groups() -> None:
@@ -63,4 +63,4 @@ def test_without_a_plan_nothing_is_missing() -> None:
 def test_cohort_is_a_part_of_the_whole() -> None:
     run = open_run()
     data = run.data()
-    assert count(run, cohort=True).planned == int(np.sum(find_window(data).cohort(data.requests)))
+    assert count(run, cohort=True).planned == int(np.sum(find_window(data).cohort(data)))

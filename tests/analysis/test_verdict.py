@@ -86,6 +86,14 @@ def manifest(**entries: object) -> Change:
     return lambda run: run.manifest.update(entries)
 
 
+def both(first: Change, second: Change) -> Change:
+    def change(run: SyntheticRun) -> None:
+        first(run)
+        second(run)
+
+    return change
+
+
 def clocks(change: Callable[[list[dict[str, int]]], object]) -> Change:
     def apply(run: SyntheticRun) -> None:
         found = anchors(range(START_NS, START_NS + 40 * SECOND, SECOND))
@@ -258,14 +266,11 @@ CASES = [
     Case("client.dispatch_late", "ok", delayed(3)),
     Case("client.dispatch_late", "warn", delayed(12)),
     Case("client.dispatch_late", "fail", delayed(2000)),
-    Case("client.loop_lag", "warn", telemetry("loop_lag_ms", 150)),
-    Case(
-        "client.loop_lag", "warn", lambda run: (worker(kernel_stamped_reads=0)(run), telemetry("loop_lag_ms", 2)(run))
-    ),
-    Case(
-        "client.loop_lag", "fail", lambda run: (worker(kernel_stamped_reads=0)(run), telemetry("loop_lag_ms", 20)(run))
-    ),
-    Case("client.loop_lag", "warn", lambda run: run.samples.clear()),
+    Case("client.loop_lag", "warn", worker(loop_lag_p99_ms=150)),
+    Case("client.loop_lag", "warn", lambda run: (worker(kernel_stamped_reads=0)(run), worker(loop_lag_p99_ms=2)(run))),
+    Case("client.loop_lag", "fail", lambda run: (worker(kernel_stamped_reads=0)(run), worker(loop_lag_p99_ms=20)(run))),
+    Case("client.loop_lag", "warn", both(worker(loop_lag_p99_ms=None), telemetry("loop_lag_ms", 150))),
+    Case("client.loop_lag", "warn", both(worker(loop_lag_p99_ms=None), lambda run: run.samples.clear())),
     Case("client.cpu", "warn", telemetry("cpu_share", 0.93)),
     Case("client.cpu", "fail", telemetry("cpu_share", 0.99)),
     Case("client.cpu", "warn", lambda run: run.samples.clear()),
@@ -276,14 +281,10 @@ CASES = [
     Case("client.fds", "warn", worker(fds_max=None)),
     Case("client.connection_churn", "warn", each(connected_ns=START_NS)),
     Case("client.stamp_source", "warn", worker(kernel_stamped_reads=30_000)),
-    Case("client.stamp_source", "warn", lambda run: (worker(reads=None)(run), each(kernel_stamps=False)(run))),
+    Case("client.stamp_source", "warn", both(worker(reads=None), each(kernel_stamps=False))),
     Case("client.coalesced_reads", "ok", each(coalesced_reads=2)),
-    Case(
-        "client.coalesced_reads", "warn", lambda run: (each(coalesced_reads=2)(run), telemetry("loop_lag_ms", 9)(run))
-    ),
-    Case(
-        "client.coalesced_reads", "fail", lambda run: (each(coalesced_reads=20)(run), telemetry("loop_lag_ms", 9)(run))
-    ),
+    Case("client.coalesced_reads", "warn", lambda run: (each(coalesced_reads=2)(run), worker(loop_lag_p99_ms=9)(run))),
+    Case("client.coalesced_reads", "fail", lambda run: (each(coalesced_reads=20)(run), worker(loop_lag_p99_ms=9)(run))),
     Case("client.worker_died", "warn", worker(exit="died")),
     Case("client.worker_died", "warn", manifest(workers=[])),
     Case("client.selftest_ceiling", "ok", manifest(selftest=None)),

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,16 +10,23 @@ from servebench.testing.synthetic import MS, SECOND, START_NS, SyntheticRun, clo
 
 def cohort_of(run: SyntheticRun) -> list[int]:
     data = run.data()
-    return np.flatnonzero(find_window(data).cohort(data.requests)).tolist()
+    return np.flatnonzero(find_window(data).cohort(data)).tolist()
 
 
 def test_cohort_is_half_open() -> None:
-    run = open_run(requests=4, warmup=0, cooldown=0)
-    start, end = START_NS + SECOND, START_NS + 2 * SECOND
-    for record, scheduled in zip(run.records, (start - 1, start, end - 1, end), strict=True):
-        record.scheduled_ns = scheduled
-    run.manifest["phases"] |= {"warmup_end_ns": start, "measured_end_ns": end}
+    run = open_run(requests=4, warmup=1, cooldown=0)
+    offsets = np.array([SECOND - 1, SECOND, 2 * SECOND - 1, 2 * SECOND], np.int64)
+    run.plan = dataclasses.replace(run.plan, scheduled_ns=offsets)
+    for record, offset in zip(run.records, offsets.tolist(), strict=True):
+        record.scheduled_ns = START_NS + offset + 40  # by the worker's own reading of the clocks
+    run.manifest["phases"] |= {"warmup_end_ns": START_NS + SECOND, "measured_end_ns": START_NS + 2 * SECOND}
     assert cohort_of(run) == [1, 2]
+
+
+def test_a_closed_loops_first_slots_belong_to_it_whatever_the_workers_clock_reads() -> None:
+    run = closed_run(concurrency=4, waves=3)
+    run.manifest["phases"] |= {"start_ns": START_NS + 70, "warmup_end_ns": START_NS + 70}
+    assert len(cohort_of(run)) == 12
 
 
 def test_a_run_by_duration_keeps_its_stated_window() -> None:

@@ -100,7 +100,7 @@ class Facts:
 def gather(run: RunData) -> Facts:
     """Compute them."""
     window = find_window(run)
-    cohort = window.cohort(run.requests)
+    cohort = window.cohort(run)
     whole, offered = outcomes.count(run, window), outcomes.count(run, window, cohort)
     wanted = slo.objectives(run.manifest)
     steps = _steps(run, window)

@@ -55,20 +55,32 @@ class Window:
         """Length of the window in which the cohort was scheduled."""
         return (self.measured_end - self.warmup_end) / 1e9
 
-    def cohort(self, requests: Requests) -> Bools:
+    def cohort(self, run: RunData) -> Bools:
         """Mask of the requests that were scheduled inside the measured window."""
-        return (requests.scheduled >= self.warmup_end) & (requests.scheduled < self.measured_end)
+        due = due_times(run, self.start)
+        return (due >= self.warmup_end) & (due < self.measured_end)
 
     def holds(self, instants: Ints) -> Bools:
         """Mask of the instants inside the window over which throughput is counted."""
         return (instants >= self.warmup_end) & (instants < self.throughput_end)
 
 
+def due_times(run: RunData, start: int) -> Ints:
+    """When each request was due, `start` being the zero of the plan.
+
+    In an open loop this is the plan's offset: `scheduled` is the same instant by each worker's own reading of the two
+    clocks, whose error of some ns would put a request that is due exactly at a border now inside and now outside.
+    """
+    if run.closed or run.plan is None:
+        return run.requests.scheduled
+    return start + run.plan.scheduled_ns[run.requests.index]
+
+
 def find_window(run: RunData) -> Window:
     """Derive the phases from the manifest, and from scenario and requests where it was never told (after a kill)."""
     phases: Mapping[str, int | None] = run.manifest.get("phases") or {}
     requests, by_count = run.requests, run.load.get("requests") is not None
-    start = _known(phases.get("start_ns"), _zero(run))
+    start = _start(run, phases)
     end = max(_known(phases.get("end_ns"), _last_event(run)), start)
     load_end = min(_known(phases.get("load_end_ns"), _last_scheduled(requests, start)), end)
     warmup_end, truncation = _warmup_end(run, phases, start, load_end)
@@ -88,13 +100,19 @@ def find_window(run: RunData) -> Window:
     )
 
 
-def _zero(run: RunData) -> int:
-    """The zero of the plan: in an open loop exactly, from any request; in a closed one the first free slot."""
-    requests = run.requests
+def _start(run: RunData, phases: Mapping[str, int | None]) -> int:
+    """The zero of the plan: in an open loop exactly, from any request; in a closed one the first free slot.
+
+    A worker's reading of the clocks may put its first slot some ns before the stated start.
+    """
+    requests, stated = run.requests, phases.get("start_ns")
     if not len(requests):
-        return 0
+        return _known(stated, 0)
     if run.closed or run.plan is None:
-        return int(requests.scheduled.min())
+        first = int(requests.scheduled.min())
+        return min(first, _known(stated, first))
+    if stated is not None:
+        return stated
     return int(np.median(requests.scheduled - run.plan.scheduled_ns[requests.index]))
 
 
@@ -104,7 +122,7 @@ def _warmup_end(
     """The stated end of the warm-up; or, with `warmup: auto`, the later of the cuts of in-flight and latency."""
     stated: Any = run.load.get("warmup") or 0.0
     if stated != "auto":
-        return _known(phases.get("warmup_end_ns"), start + round(stated * 1e9)), None
+        return (_known(phases.get("warmup_end_ns"), start + round(stated * 1e9)) if stated else start), None
     found = (_level_truncation(run, start, load_end), _latency_truncation(run, start, load_end))
     cut = max(found, key=lambda t: t.share)
     if any(t.rejected for t in found):

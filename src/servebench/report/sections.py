@@ -177,7 +177,9 @@ def lengths(summary: dict[str, Any]) -> list[Line]:
             lines.append(Line(f"{kind:<6} the server gave no count", "yellow"))
             continue
         planned, real = (f"mean {number(found[k]['mean'])}, p99 {found[k]['p99']:,}" for k in ("planned", "real"))
-        lines.append(Line(f"{kind:<6} planned {planned} · real {real} · {share(found['equal_share'])} as planned"))
+        offset = found["median_offset"]
+        match = f"{offset:+d} tokens (median)" if offset else f"{share(found['equal_share'])} as planned"
+        lines.append(Line(f"{kind:<6} planned {planned} · real {real} · {match}"))
     return lines
 
 
@@ -206,10 +208,11 @@ def client(summary: dict[str, Any]) -> list[Line]:
         plural(found["connections"], "connection") if found["connections"] is not None else "",
     ]
     late = found["dispatch_late_p99_ms"]
+    lateness = "turn-around" if summary["load"]["kind"] == "closed" else "send lateness"
     trust = [
         f"{share(kernel['kernel'] / reads)} kernel stamps" if reads and kernel["kernel"] is not None else "",
         plural(found["coalesced_reads"], "coalesced read"),
-        f"send lateness {duration(late)}" if late is not None else "",
+        f"{lateness} {duration(late)}" if late is not None else "",
         f"loop lag {duration(lag)} (p99)" if lag is not None else "",
     ]
     return [Line(" · ".join(p for p in parts if p)) for parts in (cost, trust)]
