@@ -80,18 +80,22 @@ def test_the_endpoint_tells_what_servebench_needs(server: VllmServer) -> None:
     assert (facts.random_weights, facts.has_tokenize, facts.max_model_len) == (True, True, 8192)
 
 
-def test_a_plain_request_gets_as_many_tokens_as_it_asks_for_one_a_chunk(server: VllmServer) -> None:
+def test_a_plain_request_gets_as_many_tokens_as_it_asks_for(server: VllmServer) -> None:
     first, *rest, last = chat(server, 200, stream_options={"include_usage": True})
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert last["usage"]["completion_tokens"] == 200
     texts = [event["choices"][0]["delta"]["content"] for event in rest]
-    assert len(texts) == last["usage"]["completion_tokens"] == 200
+    assert 100 <= len(texts) <= 200  # fewer than tokens where vLLM's front end was too busy to keep them apart
     assert all(text and text.isascii() and text.isprintable() for text in texts)
-    assert [event["choices"][0]["finish_reason"] for event in rest] == [None] * 199 + ["length"]
+    assert [event["choices"][0]["finish_reason"] for event in rest] == [None] * (len(rest) - 1) + ["length"]
 
 
 def test_usage_can_come_with_every_chunk(server: VllmServer) -> None:
     got = chat(server, 9, stream_options={"include_usage": True, "continuous_usage_stats": True}, ignore_eos=True)
-    assert [event["usage"]["completion_tokens"] for event in got] == [*range(10), 9]
+    counts = [event["usage"]["completion_tokens"] for event in got]
+    assert counts[0] == 0
+    assert counts[-2:] == [9, 9]
+    assert all(1 <= later - earlier <= 9 for earlier, later in zip(counts[:-1], counts[1:-1], strict=True))
 
 
 def test_text_survives_the_tokenizer(server: VllmServer) -> None:
