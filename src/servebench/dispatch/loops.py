@@ -21,6 +21,7 @@ from servebench.timerfd import TimerFd
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 STAGGER_NS = 1_000_000
+LATE_NS = 10_000_000  # a call overdue by more than this when the load ends is not sent any more
 
 _monotonic = time.monotonic_ns
 
@@ -83,6 +84,7 @@ class OpenLoop:
         self._stopped = False
         self._gate = Gate(job.throttle, self._pass_gate, loop) if job.throttle else None
         sender.on_free = self._freed
+        sender.owe(int(np.count_nonzero(self._in_cohort(offsets_ns))))
         self.paused = 0
 
     def start(self, anchor: Anchor, zero_ns: int) -> None:
@@ -97,17 +99,35 @@ class OpenLoop:
         """Whether nothing is left to send."""
         return (self._stopped or self._next >= len(self._rows)) and not self._waiting and not self._gated
 
+    def _in_cohort(self, offsets_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        first, last = self._job.cohort
+        return (offsets_ns >= first) & (offsets_ns < (1 << 62 if last is None else last))
+
     def stop(self) -> None:
-        """Send no more; calls that were due and still wait for a slot are dropped."""
+        """Send no more; calls that were due and still wait are dropped, those that are overdue too."""
         if not self._stopped:
             self._stopped = True
             self._loop.remove_reader(self._timer.fd)
             self._timer.close()
             if self._gate is not None:
                 self._gate.close()
+            if self._zero:
+                self._catch_up()
             for queue in (self._waiting, self._gated):  # in the order in which they were due
                 while queue:
-                    self._sender.drop(queue.popleft(), "no slot came free before the load ended")
+                    self._sender.drop(queue.popleft(), "the load ended before it could be sent")
+
+    def _catch_up(self) -> None:
+        """Take up what has become due unnoticed, so that the numbers add up: the end came before the timer's event."""
+        now = _monotonic()
+        too_late = False
+        while self._next < len(self._rows) and (due := self._zero + int(self._offsets[self._next])) <= now:
+            too_late = too_late or now - due > LATE_NS
+            if too_late:
+                self._waiting.append(self._call(self._next))  # to be dropped, and all behind it: payloads have an order
+            else:
+                self._due(self._next)
+            self._next += 1
 
     def _arm(self) -> None:
         if self._next < len(self._rows):
@@ -125,12 +145,16 @@ class OpenLoop:
                 break
         self._arm()
 
-    def _due(self, position: int) -> None:
+    def _call(self, position: int) -> Call:
         offset = int(self._offsets[position])
         first, last = self._job.cohort
         call = Call(int(self._rows[position]), self._zero_realtime + offset)
         call.cohort = first <= offset and (last is None or offset < last)
-        self._sender.due(call)
+        self._sender.due()
+        return call
+
+    def _due(self, position: int) -> None:
+        call = self._call(position)
         if self._gate is not None:
             self._gated.append(call)
             self._gate.ask()
@@ -260,7 +284,9 @@ class ClosedLoop:
         call.slot_ns = gate_ns
         call.cohort = self._window[0] <= freed_ns < self._window[1]
         self._next += 1
-        self._sender.due(call)
+        self._sender.due()
+        if call.cohort:
+            self._sender.owe(1)
         self._sender.send(call)
 
     def _freed(self, call: Call) -> None:

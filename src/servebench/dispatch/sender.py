@@ -92,11 +92,13 @@ class Sender:
         """Whether anything is on the wire or waits to be decoded."""
         return bool(self._running) or self._decoding > 0
 
-    def due(self, call: Call) -> None:
+    def due(self) -> None:
         """Count a call whose time has come, sent or not."""
         self._counters.add(Slot.SCHEDULED)
-        if call.cohort:
-            self._counters.add(Slot.COHORT_OPEN)
+
+    def owe(self, calls: int) -> None:
+        """Expect so many more calls of the cohort; the parent lets load go on until each has its outcome."""
+        self._counters.add(Slot.COHORT_OPEN, calls)
 
     def send(self, call: Call) -> None:
         """Send the call; its payload is the next one of the shard."""
