@@ -6,7 +6,7 @@ The body may be fed in several portions, so that a long stream need not be kept 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +18,9 @@ from servebench.wire.tokens import Chunks, EventTokens, count_tokens
 CONTENT, REASONING, TOOL = 0, 1, 2
 _NONE, _WEAK, _FINISH, _STRONG = 0, 1, 2, 3
 _DONE = b"[DONE]"
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last for nesting without end
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 _decode_many = msgspec.json.Decoder(list[Event]).decode
 _decode_one = msgspec.json.Decoder(Event).decode
@@ -56,6 +59,7 @@ class Answer:
         self._sse = SSEParser()
         self._offset = 0  # body bytes before the portion being fed
         self._whole: list[bytes] = []
+        self._pending_ns = 0  # arrival of the last data line of an event whose blank line has not come
         self._last_stamp: int | None = None
         self._sniffed = False
 
@@ -82,21 +86,28 @@ class Answer:
         datas, ends, types = self._sse.feed(body)
         if datas:
             self._events(datas, self._arrivals(parts, stamps, ends), types)
+        pending = self._sse.pending_end
+        if pending is not None and pending >= self._offset:
+            self._pending_ns = self._arrivals(parts, stamps, [pending])[0]
         self._offset += len(body)
 
     def finish(self) -> Chunks:
         """Close the body and return the token-bearing chunks."""
         if self.stream:
             datas, _, types = self._sse.finish()
-            if datas and self._last_stamp is not None:
-                self._events(datas, [self._last_stamp] * len(datas), types)
+            if datas:
+                self._events(datas, [self._pending_ns], types)
         elif self._whole:
             self._whole_answer()
+        if self.usage_tokens == 0 and _STRONG in self._tokens.strength:
+            self.usage_tokens = None  # text came, so this is no count
         tokenized = self._count("".join(self._texts)) if self._count and self.usage_tokens is None else None
         return count_tokens(self._tokens, self.usage_tokens, tokenized)
 
     def _arrivals(self, parts: Sequence[bytes], stamps: Sequence[int], ends: Sequence[int]) -> list[int]:
-        """The arrival of the piece that holds each offset of `ends`."""
+        """The arrival of the piece that holds each offset of `ends`; the first may lie in a portion before this one."""
+        if ends[0] < self._offset:
+            return [self._pending_ns, *(self._arrivals(parts, stamps, ends[1:]) if len(ends) > 1 else ())]
         if len(parts) == len(ends) == 1:
             return [stamps[0]]
         edges = np.fromiter(map(len, parts), np.int64, len(parts)).cumsum()
@@ -109,38 +120,37 @@ class Answer:
         if self.first_event_ns is None:
             self.first_event_ns = arrivals[0]
         self.last_event_ns = arrivals[-1]
-        if datas[-1].strip() == _DONE or any(data == _DONE for data in datas):
-            self.done = True
-            cut = next(i for i, data in enumerate(datas) if data.strip() == _DONE)
-            self.done_ns = arrivals[cut]
-            datas, arrivals = datas[:cut], arrivals[:cut]
-        for place, kind in types.items():
-            if kind == b"error" and place < len(datas):
-                self.error = self.error or _text(datas[place])
-        if not all(datas):  # an event without data is a heartbeat
-            kept = [i for i, data in enumerate(datas) if data]
-            datas, arrivals = [datas[i] for i in kept], [arrivals[i] for i in kept]
-        if not datas:
-            return
-        try:
-            events = _decode_many(b"[" + b",".join(datas) + b"]")
-            if len(events) != len(datas):
-                raise msgspec.DecodeError("an event holds several JSON values")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        if datas[-1].strip() == _DONE or _DONE in datas:
+            datas, arrivals = self._until_done(datas, arrivals)
+        if not all(datas):
+            datas = [data or b"{}" for data in datas]  # an event without data is a heartbeat
+        events = _decode_together(datas)
+        if events is None:
+            datas, arrivals = self._until_done(datas, arrivals)
             events = [self._decode(data) for data in datas]
+        for place, kind in types.items():
+            if kind == b"error" and place < len(events):
+                _make_error(events[place], datas[place])
         self._read(events, arrivals, datas)
 
+    def _until_done(self, datas: list[bytes], arrivals: list[int]) -> tuple[list[bytes], list[int]]:
+        """The events before `[DONE]`, if one of them is that."""
+        for place, data in enumerate(datas):
+            if data.strip() == _DONE:
+                self.done = True
+                self.done_ns = self.last_event_ns = arrivals[place]
+                return datas[:place], arrivals[:place]
+        return datas, arrivals
+
     def _decode(self, data: bytes) -> Event:
+        mended = data.decode("utf-8", "replace").encode()  # as the event-stream standard reads broken UTF-8
         try:
-            return _decode_one(data)
+            return _decode_one(mended)
         except msgspec.ValidationError as problem:
-            event, reason = _lenient(data), f"an answer of unknown form ({problem})"
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-            mended = data.decode("utf-8", "replace").encode()  # as the event-stream standard reads broken UTF-8
-            if mended != data:
-                return self._decode(mended)
+            event, reason = _lenient(mended), f"an answer of unknown form ({problem})"
+        except _UNREADABLE as problem:
             event, reason = None, f"neither events nor JSON ({problem})"
-        if event is None:
+        if event is None and data.strip():
             self.malformed = self.malformed or f"{reason}: {_text(data)}"
         return event or Event()
 
@@ -174,9 +184,7 @@ class Answer:
             elif event.error is not None:
                 self.error = self.error or _error_text(event.error)
             elif event.object == "error":
-                self.error = self.error or _error_text(event.message)
-            elif usage is not None and usage.completion_tokens is not None:
-                self._tokens.running_total(usage.completion_tokens)
+                self.error = self.error or _error_text(event.message or _text(data))
 
     def _choices(self, choices: list[Choice], usage: Usage | None, arrival: int, size: int) -> None:
         strength, channel, length, ids = _NONE, CONTENT, 0, None
@@ -222,6 +230,15 @@ class Answer:
             self.malformed = f"an answer without choices: {_text(body)}"
 
 
+def _decode_together(datas: list[bytes]) -> list[Event] | None:
+    """All events by one call, which is much cheaper than one by one; None when any of them is not what it should be."""
+    try:
+        events = _decode_many(b"[" + b",".join(datas) + b"]")
+    except _UNREADABLE:
+        return None
+    return events if len(events) == len(datas) else None  # else one holds several JSON values
+
+
 def _weigh(choice: Choice) -> tuple[int, int, str]:
     """How surely a choice carries a token, on which channel, and its text."""
     delta = choice.delta
@@ -262,37 +279,44 @@ def _lenient(data: bytes) -> Event | None:
     """
     try:
         raw = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return None
     if not isinstance(raw, dict) or not isinstance(raw.get("choices"), list | None):
         return None
-    event = Event(error=raw.get("error"), object=raw.get("object"), message=raw.get("message"))
-    event.usage = _kept(raw.get("usage"), Usage)
-    choices = raw.get("choices")
-    event.choices = [c for c in map(_lenient_choice, choices) if c] if isinstance(choices, list) else None
+    event = _kept(raw, Event)
+    event.usage = _kept(raw["usage"], Usage) if isinstance(raw.get("usage"), dict) else None
+    event.choices = [_lenient_choice(choice) for choice in raw.get("choices") or () if isinstance(choice, dict)]
     return event
 
 
-def _lenient_choice(raw: Any) -> Choice | None:
-    if not isinstance(raw, dict):
-        return None
-    choice = _kept({key: value for key, value in raw.items() if key in ("text", "finish_reason", "token_ids")}, Choice)
-    choice = choice or Choice()
+def _lenient_choice(raw: dict[str, Any]) -> Choice:
+    choice = _kept(raw, Choice)
     for name in ("delta", "message"):
         part = raw.get(name)
         if isinstance(part, dict):
             content = part.get("content")
             if isinstance(content, list):  # content parts
                 content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
-            setattr(choice, name, _kept(part | {"content": content}, Delta) or Delta())
+            setattr(choice, name, _kept(part | {"content": content}, Delta))
     return choice
 
 
-def _kept(raw: Any, kind: type[Any]) -> Any:
-    try:
-        return msgspec.convert(raw, kind | None, strict=False)
-    except msgspec.ValidationError:
-        return None
+def _kept(raw: dict[str, Any], kind: type[_Struct]) -> _Struct:
+    """The fields of `raw` whose types are right, or can be read as such ("8" for a number)."""
+    fields = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in raw:
+            try:
+                fields[field.name] = msgspec.convert(raw[field.name], field.type, strict=False)
+            except msgspec.ValidationError:
+                continue
+    return kind(**fields)
+
+
+def _make_error(event: Event, data: bytes) -> None:
+    """Take what `event: error` announced for an error, whatever its data look like."""
+    if event.error is None:
+        event.error = event.message or _text(data)
 
 
 def _error_text(error: Any) -> str:

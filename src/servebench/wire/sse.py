@@ -30,6 +30,11 @@ class SSEParser:
         self._skip_lf = False
         self.comments = 0
 
+    @property
+    def pending_end(self) -> int | None:
+        """Of an event whose blank line has not come: the offset at the end mark of its last data line so far."""
+        return self._data_end if self._data else None
+
     def feed(self, piece: bytes) -> tuple[list[bytes], list[int], dict[int, bytes]]:
         """Take more of the body.
 

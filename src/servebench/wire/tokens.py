@@ -52,7 +52,7 @@ class EventTokens:
     when it is empty and gives the finish reason. Empty ones count only if the server's figures say they were tokens.
     """
 
-    __slots__ = ("arrival", "channel", "final_total", "ids", "length", "size", "strength", "totals")
+    __slots__ = ("arrival", "channel", "ids", "length", "size", "strength", "totals")
 
     def __init__(self) -> None:
         self.arrival: list[int] = []
@@ -62,7 +62,6 @@ class EventTokens:
         self.size: list[int] = []
         self.ids: dict[int, int] = {}
         self.totals: dict[int, int] = {}
-        self.final_total: int | None = None
 
     def add(
         self,
@@ -94,10 +93,6 @@ class EventTokens:
         self.channel.append(channel)
         self.length.append(length)
         self.size.append(size)
-
-    def running_total(self, total: int) -> None:
-        """`usage` of an event without choices, which is the end of the stream."""
-        self.final_total = total
 
 
 def count_tokens(events: EventTokens, usage: int | None, tokenized: int | None = None) -> Chunks:
