@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import email.utils
+import re
 
 import httpx
 
@@ -12,13 +13,14 @@ from servebench.wire.answer import Answer
 from servebench.wire.exchange import Exchange
 from servebench.wire.tokens import Chunks
 
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]*)?")
+
 
 class Call(Exchange):
     """An exchange that knows its row of the plan. Instants are CLOCK_REALTIME ns.
 
     Attributes:
         row: of the plan.
-        position: in the worker's shard.
         slot: number of the closed loop's slot; −1 in an open loop.
         cohort: whether it is due inside the measured window.
         scheduled_ns, slot_ns, dispatched_ns: DESIGN §3.2.
@@ -26,7 +28,7 @@ class Call(Exchange):
         stopped: the run gave up waiting for it.
     """
 
-    __slots__ = ("answer", "cohort", "dispatched_ns", "position", "row", "scheduled_ns", "slot", "slot_ns", "stopped")
+    __slots__ = ("answer", "cohort", "dispatched_ns", "row", "scheduled_ns", "slot", "slot_ns", "stopped")
 
     def __init__(self, row: int, scheduled_ns: int, slot: int = -1, cohort: bool = False) -> None:
         super().__init__()
@@ -91,13 +93,13 @@ def retry_after(call: Call) -> float | None:
     if value is None:
         return None
     text = value.decode("latin-1").strip()
-    if text.replace(".", "", 1).isdigit():
+    if _SECONDS.fullmatch(text):
         return float(text)
     try:
         when = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        return max(0.0, (when - datetime.datetime.now(when.tzinfo)).total_seconds())
+    except (ValueError, TypeError, IndexError, OverflowError):  # what its parser raises on one or another odd text
         return None
-    return max(0.0, (when - datetime.datetime.now(when.tzinfo)).total_seconds())
 
 
 def record_of(call: Call, worker: int, class_id: int, planned: tuple[int, int], chunks: Chunks) -> RequestRecord:

@@ -20,6 +20,7 @@ from servebench.dispatch.slices import SLICE_NS, Slices
 from servebench.timerfd import TimerFd
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+LONGEST_WISH_S = 3600.0  # of a server's Retry-After
 STAGGER_NS = 1_000_000
 LATE_NS = 10_000_000  # a call overdue by more than this when the load ends is not sent any more
 
@@ -309,7 +310,7 @@ class ClosedLoop:
         self._pauses[slot] = pause
         self.paused += 1
         self.pauses += 1
-        return max(asked, pause) if asked else pause
+        return max(min(asked, LONGEST_WISH_S), pause)
 
     def _resume(self, slot: int, was_paused: bool) -> None:
         self.paused -= was_paused
