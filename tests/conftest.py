@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).parent.parent
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `runs`, what tests of whole runs share
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
