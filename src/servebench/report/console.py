@@ -97,7 +97,7 @@ def verdict_panel(summary: dict[str, Any]) -> Panel:
     return Panel(
         Group(*parts),
         box=box.ROUNDED,
-        title=Text.assemble(" ", ("servebench", "bold"), f" · {name} ", *_banners(summary)),
+        title=Text.assemble(" ", ("servebench", "bold"), f" · {name} ", *_banners(summary), style="default not dim"),
         title_align="left",
         subtitle=Text(f" {sections.subtitle(summary)} "),
         subtitle_align="left",

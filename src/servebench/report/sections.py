@@ -155,7 +155,7 @@ def throughput(summary: dict[str, Any]) -> list[Line]:
     """Tokens and requests a second inside the window."""
     rates = summary["throughput"]
     output, peak = number(rates["output_tokens_per_s"]), rates["peak_output_tokens_per_s"]
-    top = f" (peak second {number(peak)})" if peak is not None else ""
+    top = f" (peak {number(peak)})" if peak is not None else ""
     requests = f"{number(rates['requests_per_s'])} requests/s"
     return [Line(f"{output} output tokens/s{top} · {number(rates['input_tokens_per_s'])} input tokens/s · {requests}")]
 
@@ -164,8 +164,8 @@ def concurrency(summary: dict[str, Any]) -> list[Line]:
     """Requests in flight, time-weighted."""
     total, prefill, decode = (summary["concurrency"][k] for k in ("total", "prefill", "decode"))
     before, after = number(prefill["window_mean"]), number(decode["window_mean"])
-    inside = f"{number(total['window_mean'])} in flight on average, at most {total['window_max']:,}"
-    return [Line(f"{inside} · {before} before and {after} after the first token")]
+    inside = f"{number(total['window_mean'])} in flight (mean), at most {total['window_max']:,}"
+    return [Line(f"{inside} · {before} before, {after} after the first token")]
 
 
 def lengths(summary: dict[str, Any]) -> list[Line]:
@@ -212,8 +212,8 @@ def client(summary: dict[str, Any]) -> list[Line]:
     trust = [
         f"{share(kernel['kernel'] / reads)} kernel stamps" if reads and kernel["kernel"] is not None else "",
         plural(found["coalesced_reads"], "coalesced read"),
-        f"{lateness} {duration(late)}" if late is not None else "",
-        f"loop lag {duration(lag)} (p99)" if lag is not None else "",
+        f"p99 {lateness} {duration(late)}" if late is not None else "",
+        f"p99 loop lag {duration(lag)}" if lag is not None else "",
     ]
     return [Line(" · ".join(p for p in parts if p)) for parts in (cost, trust)]
 
@@ -264,8 +264,8 @@ def window(summary: dict[str, Any]) -> list[Line]:
     phases = summary["phases"]
     measured = number(phases["throughput_end_s"] - phases["warmup_end_s"])
     rule = f"{number(phases['warmup_end_s'])} s of warm-up" + (" (MSER-5)" if phases["warmup_rule"] == "MSER-5" else "")
-    cohort = f"{summary['cohort']['planned']:,} requests due in it"
-    origin = f"latencies count from `{summary['load']['origin']}`"
+    cohort = f"{summary['cohort']['planned']:,} requests due"
+    origin = f"latencies from `{summary['load']['origin']}`"
     lines = [Line(f"{measured} s measured after {rule} · {cohort} · {origin}")]
     return lines + [Line(note, "dim") for note in phases["notes"]]
 

@@ -41,7 +41,7 @@ def incomplete(facts: Facts) -> Code:
     if not facts.run.incomplete:
         return Code("stats.incomplete", Level.OK, 0, 0, "requests", "the run came to its end")
     lost = facts.whole.unrecorded
-    ways = {"interrupted": "was interrupted", "failed": "failed", "running": "runs, or was killed"}
+    ways = {"interrupted": "was interrupted", "failed": "failed", "running": "still runs, or was killed"}
     how = ways.get(str(status), "did not come to its end")
     step = "run it again to its end"
     if not lost:
