@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +91,11 @@ def test_a_moment_of_noise_does_not_end_the_search():
     noisy = iter([trial(512, p99_us=9000.0), trial(512), trial(768), trial(896), trial(1024)])
     trials, limited_by = search(lambda streams: next(noisy), trial(64))
     assert (trials[-1].streams, limited_by) == (1024, "search")
+
+
+def test_the_search_ends_when_its_time_is_over():
+    trials, limited_by = search(below(700), trial(64), until=time.monotonic() - 1)
+    assert ([one.streams for one in trials], limited_by) == ([64, 512], "time")
 
 
 def test_a_quick_search_tries_once():

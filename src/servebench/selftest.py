@@ -38,6 +38,7 @@ STEP_US, TTFT_US = 10_000, 50_000
 WAVES = 2  # requests of each stream, so that all end and start again at once in mid-trial
 LIMIT_US = 1000.0  # p99 of the stamp error that a worker may have at a rate that it is said to carry
 FIRST_STREAMS, MOST_STREAMS, RESOLUTION = 512, 1024, 128  # start, end and grain of the search
+SEARCH_UNTIL_S = 45.0  # after the start; the last trial may still take its seconds within the minute
 LATE_STEPS = 0.02  # share of steps that the server may leave out before it, not the client, is the limit
 _SCENARIO = """\
 servebench: 1
@@ -132,10 +133,11 @@ def selftest(quick: bool = False, tell: Callable[[str], None] = lambda text: Non
 
 
 def _measure(bench: Bench, quick: bool) -> Json:
+    until = time.monotonic() + SEARCH_UNTIL_S
     base = bench.trial(64)
     cpu = {str(streams): round(bench.trial(streams, keep_raw=False).cpu_us_per_token, 2) for streams in (64, 512)}
     late = bench.dispatch_lateness(seconds=2 if quick else 5)
-    trials, limited_by = search(bench.trial, base, once=quick)
+    trials, limited_by = search(bench.trial, base, once=quick, until=until)
     carried = [trial.tokens_per_s for trial in trials if trial.carried]
     return {
         "schema": 1,
@@ -151,25 +153,29 @@ def _measure(bench: Bench, quick: bool) -> Json:
     }
 
 
-def search(try_out: Callable[[int], Trial], base: Trial, once: bool = False) -> tuple[list[Trial], str]:
+def search(
+    try_out: Callable[[int], Trial], base: Trial, once: bool = False, until: float = math.inf
+) -> tuple[list[Trial], str]:
     """Trials at rising and falling numbers of streams, until the largest that one worker carries is known.
 
     Args:
         try_out: runs a trial.
         base: a trial at few streams, already run.
         once: stop after the first one.
+        until: CLOCK_MONOTONIC seconds after which no trial is started.
 
     Returns:
-        the trials by streams, and what ended the search: "client", "server" (it left steps out, so nobody knows), or
-        "search" (the worker carried the largest number that was tried).
+        the trials by streams, and what ended the search: "client"; "server", which left steps out, so nobody knows;
+        "search", the worker carried the largest number that there is to try; or "time".
     """
     trials, low, high, limited_by = [base], base.streams, MOST_STREAMS + RESOLUTION, "search"
     if not base.carried:
         return trials, "client"
-    streams: int | None = FIRST_STREAMS
-    while streams is not None:
+    streams = FIRST_STREAMS
+    while True:
         trial = try_out(streams)
-        if not trial.carried and not once:  # something else may have needed the processor for a moment
+        # Something else may have needed the processor for a moment: a bad trial has a second chance.
+        if not (trial.carried or once or time.monotonic() > until):
             trial = min(trial, try_out(streams), key=Trial.badness)
         trials.append(trial)
         if trial.carried:
@@ -177,7 +183,12 @@ def search(try_out: Callable[[int], Trial], base: Trial, once: bool = False) -> 
         else:
             high, limited_by = streams, "client" if trial.server_kept_up else "server"
         middle = (low + high) // 2 // RESOLUTION * RESOLUTION
-        streams = middle if not once and low < middle < high else None
+        if once or not low < middle < high:
+            break
+        if time.monotonic() > until:
+            limited_by = "time"
+            break
+        streams = middle
     return sorted(trials, key=lambda trial: trial.streams), limited_by
 
 

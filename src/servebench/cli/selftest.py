@@ -61,6 +61,7 @@ def _ceiling(figures: dict[str, Any]) -> str:
         "client": "beyond it the stamps are late",
         "server": "beyond it this test's own server is too slow",
         "search": "no higher one was tried",
+        "time": "there was no time to narrow it down further",
     }[figures["limited_by"]]
     apart = "" if figures["machine"]["apart"] else " Server and client shared one processor, so expect better."
     return f"One worker carries {rate:,} tokens/s with the p99 of the stamp error under 1 ms; {why}.{apart}"
