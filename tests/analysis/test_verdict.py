@@ -347,6 +347,23 @@ def test_drops_that_the_policy_wants_do_not_fail_the_run() -> None:
     assert codes_of(run)["load.dropped"].level is Level.WARN
 
 
+def test_a_cut_stream_owes_no_usage() -> None:
+    run = healthy()
+    run.records[300].outcome = Outcome.TRUNCATED
+    run.records[300].token_source = TokenSource.ASSUMED
+    assert codes_of(run)["stats.assumed_tokens"].level is Level.OK
+
+
+def test_a_run_that_never_began_is_invalid_for_one_reason_each() -> None:
+    run = healthy()
+    run.records, run.chunks, run.samples = [], {}, []
+    run.manifest = {"status": "failed", "scenario": run.manifest["scenario"]}
+    codes = judge(gather(run.data()))
+    assert status(codes) is Status.INVALID
+    assert {c.code for c in codes if c.level is Level.FAIL} == {"server.failures", "stats.cohort"}
+    assert not [c for c in codes if c.code.startswith(("client.", "time."))]
+
+
 def test_the_most_frequent_error_is_named() -> None:
     run = healthy()
     for index in (200, 210, 220):

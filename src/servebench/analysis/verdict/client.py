@@ -30,7 +30,9 @@ CEILING_SHARE = 0.8
 
 
 def check(facts: Facts) -> list[Code]:
-    """All codes of the family."""
+    """All codes of the family; none for a run that never came to its first request."""
+    if not len(facts.run.requests):
+        return []
     checks: tuple[Callable[[Facts], Code], ...] = (
         dispatch_lateness,
         loop_lag,

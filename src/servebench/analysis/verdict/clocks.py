@@ -12,7 +12,9 @@ LONGEST_GAP_S = 3.0  # heartbeats are written once a second
 
 
 def check(facts: Facts) -> list[Code]:
-    """All codes of the family."""
+    """All codes of the family; none for a run that never came to its first request."""
+    if not len(facts.run.requests):
+        return []
     stored = (facts.run.manifest.get("clocks") or {}).get("anchors") or []
     found = check_clocks([Anchor(a["realtime_ns"], a["monotonic_ns"], a["error_ns"]) for a in stored])
     return [rate(found), step(found, len(stored)), heartbeats(facts)]

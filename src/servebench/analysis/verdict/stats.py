@@ -97,11 +97,11 @@ def warmup(facts: Facts) -> list[Code]:
 
 
 def assumed_tokens(facts: Facts) -> Code:
-    """Share of the requests with tokens whose number was assumed to be that of the events."""
-    sources = facts.run.requests.token_source
+    """Share of the ok requests whose tokens were assumed to be as many as their events; a cut stream has no usage."""
+    sources = facts.run.requests.token_source[facts.run.requests.ok]
     counted = int((sources >= 0).sum())
     if not counted:
-        return unmeasured("stats.assumed_tokens", "%", "no request had a token")
+        return unmeasured("stats.assumed_tokens", "%", "no request ended well")
     number = int((sources == SOURCES.index(TokenSource.ASSUMED)).sum())
     text = f"for {number} of {counted} requests one token per event was assumed"
     step = "token metrics may be off: let the server send usage, or give a --tokenizer"
