@@ -96,8 +96,16 @@ class Reactor:
     def _expired(self) -> None:
         self._timer.clear()
         self.wakeups += 1
-        if self.drain() and self.hold_ns > 0:
-            self._timer.after(self.hold_ns)
-        else:
-            self._holding = False
-            self._loop.add_reader(self._epoll.fileno(), self._woken)
+        more = True
+        try:
+            more = self.drain() > 0
+        finally:  # a handler may have failed, and the others must still be heard
+            if more and self.hold_ns > 0:
+                self._timer.after(self.hold_ns)
+            else:
+                self._holding = False
+                self._loop.add_reader(self._epoll.fileno(), self._woken)
+
+
+def _ignore(mask: int) -> None:
+    """Stand for a handler that was registered within the batch that is being handled."""
