@@ -37,6 +37,8 @@ class Reactor:
         self._handlers: dict[int, Handler] = {}
         self._timer = TimerFd()
         self._holding = False
+        self._draining = False
+        self._newcomers: dict[int, Handler] = {}
         self.hold_ns = hold_ns
         self.wakeups = 0
         loop.add_reader(self._epoll.fileno(), self._woken)
@@ -45,30 +47,30 @@ class Reactor:
     def register(self, fd: int, mask: int, handler: Handler) -> None:
         """Call `handler(mask)` whenever `fd` is ready for what `mask` names (or has failed)."""
         self._handlers[fd] = handler
+        if self._draining:
+            # The batch may hold an event of the number's last owner; the kernel tells again when the newcomer is ready.
+            self._handlers[fd], self._newcomers[fd] = _ignore, handler
         self._epoll.register(fd, mask)
 
     def modify(self, fd: int, mask: int, handler: Handler | None = None) -> None:
         """Change what is waited for, and optionally who is called."""
         if handler is not None:
-            self._handlers[fd] = handler
+            (self._newcomers if fd in self._newcomers else self._handlers)[fd] = handler
         self._epoll.modify(fd, mask)
 
     def unregister(self, fd: int) -> None:
         """Forget `fd`; call it before the descriptor is closed."""
         if self._handlers.pop(fd, None) is not None:
+            self._newcomers.pop(fd, None)
             self._epoll.unregister(fd)
 
     def drain(self) -> int:
         """Handle what is ready now, without waiting, for a turn at most; returns how many descriptors were handled."""
-        handlers = self._handlers
         total = 0
         end = 0
         while True:
             ready = self._epoll.poll(0, _BATCH)
-            for fd, mask in ready:
-                handler = handlers.get(fd)
-                if handler is not None:
-                    handler(mask)
+            self._handle(ready)
             total += len(ready)
             if len(ready) < _BATCH:
                 return total
@@ -76,6 +78,20 @@ class Reactor:
             end = end or now + _TURN_NS
             if now >= end:
                 return total
+
+    def _handle(self, ready: list[tuple[int, int]]) -> None:
+        handlers = self._handlers
+        self._draining = True
+        try:
+            for fd, mask in ready:
+                handler = handlers.get(fd)
+                if handler is not None:
+                    handler(mask)
+        finally:
+            self._draining = False
+            if self._newcomers:
+                handlers.update(self._newcomers)
+                self._newcomers.clear()
 
     def close(self) -> None:
         """Stop waking; registered descriptors stay open."""
