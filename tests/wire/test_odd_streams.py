@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from odd_streams import BOTH, TOKEN_ROWS, Row, plain
+from odd_streams import BOTH, Row, plain
 from odd_streams_checks import check_instants, check_order, check_tokens, expected_error, read_late
 from odd_streams_client import KEY, Answered, run_one
 from odd_streams_http import HTTP_ROWS
 from odd_streams_sse import SSE_ROWS
+from odd_streams_tokens import TOKEN_ROWS
 
 from servebench.testing import Events, ScriptedServer, error, json_response, refusing_port, unanswering_port
 
