@@ -36,7 +36,7 @@ from servebench.wire.pool import Limits, Origin, Pool
 from servebench.wire.reactor import Reactor
 from servebench.workload.plan import Plan
 
-POLL_S = 0.01
+POLL_S = 0.04  # each look costs as much as several tokens
 
 
 def tls_context(verify: bool, ca_file: str | None) -> ssl.SSLContext:
@@ -135,7 +135,7 @@ class Worker:
                 break
             await asyncio.sleep(POLL_S)
             tick += 1
-            if tick % 20 == 0:
+            if tick % 5 == 0:
                 self._flush()
         self._load.stop()
 
@@ -148,7 +148,7 @@ class Worker:
                 return
             await asyncio.sleep(POLL_S)
             tick += 1
-            if tick % 20 == 0:
+            if tick % 5 == 0:
                 self._flush()
 
     def _flush(self) -> None:
