@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,7 @@ class Crew:
             path = directory / f"worker-{job.worker}.job.json"
             job.write(path)
             assert process.stdin is not None
-            process.stdin.write(f"{path}\n".encode())
+            process.stdin.write(f"{os.getpid()} {path}\n".encode())
             process.stdin.close()
 
     def wait_ready(self, counters: LiveCounters) -> None:

@@ -1,7 +1,8 @@
 """A worker process: its shard of the plan, its own sockets, its own journal, and no message for any event.
 
-``python -m servebench.dispatch.worker`` reads the path of its `Job` from standard input, so that the interpreter and
-the imports are warm before the plan exists. The parent speaks through the shared counters alone.
+``python -m servebench.dispatch.worker`` reads its parent's process id and the path of its `Job` from standard input,
+so that the interpreter and the imports are warm before the plan exists. From then on the parent speaks through the
+shared counters alone.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def tls_context(verify: bool, ca_file: str | None) -> ssl.SSLContext:
 
 
 class Worker:
-    """Runs one job inside an event loop."""
+    """Runs one job inside an event loop; `parent` is the process to which it belongs."""
 
-    def __init__(self, job: Job, plan: Plan, counters: WorkerCounters) -> None:
+    def __init__(self, job: Job, plan: Plan, counters: WorkerCounters, parent: int) -> None:
         self._job = job
         self._rundir = Path(job.rundir)
         self._counters = counters
@@ -86,12 +87,35 @@ class Worker:
             else ClosedLoop(job, self._rows, self._sender, self._slices, self._loop)
         )
         self._health = Health(job.worker, self._sender, self._slices, self._journal, counters, self._loop)
-        self._parent = os.getppid()
+        self._parent = parent
         self._terminated = False
+        self._failure: BaseException | None = None
 
     async def run(self) -> dict[str, Any]:
-        """Send the shard, wait for the answers, and return the worker's own figures."""
+        """Send the shard, wait for the answers, and return the worker's own figures.
+
+        An error in anything that the event loop calls ends the run as well: a worker that goes on without knowing what
+        it has missed would wait for ever, or report less than there was.
+        """
+        self._loop.set_exception_handler(self._failed)
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        try:
+            return await self._run()
+        except BaseException:
+            self._salvage()
+            raise
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._failure = self._failure or context.get("exception") or RuntimeError(context["message"])
+
+    def _salvage(self) -> None:
+        """Save what is recorded, before the error ends the process."""
+        try:
+            self._journal.close()
+        except ServebenchError:
+            pass  # it may be the very error
+
+    async def _run(self) -> dict[str, Any]:
         while self._payloads.prepare_one():
             pass
         self._counters.state(State.READY)
@@ -120,6 +144,8 @@ class Worker:
     @property
     def _command(self) -> Command:
         """What is wanted; a worker whose parent has gone, or that was told to end, saves and ends by itself."""
+        if self._failure is not None:
+            raise self._failure
         if self._terminated or os.getppid() != self._parent:
             return Command.STOP
         return self._counters.command
@@ -161,7 +187,7 @@ class Worker:
         return {
             "worker": self._job.worker,
             "pid": os.getpid(),
-            "exit": "clean",
+            "exit": "died" if self._terminated else "clean",
             "cpu_load_s": cpu_ns / 1e9,
             "cpu_s": time.process_time(),
             "load_s": wall_ns / 1e9,
@@ -191,11 +217,11 @@ def _local_count(tokenizer: str | None) -> Callable[[str], int] | None:
 
 
 def main() -> None:
-    """Run the job whose file's path is the first line of standard input."""
+    """Run the job that standard input names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     import uvloop
 
-    path = sys.stdin.readline().strip()
+    parent, _, path = sys.stdin.readline().strip().partition(" ")
     if not path:
         return  # the parent changed its mind
     job = Job.read(Path(path))
@@ -207,14 +233,19 @@ def main() -> None:
     gc.disable()
 
     async def work() -> dict[str, Any]:
-        return await Worker(job, plan, counters).run()
+        return await Worker(job, plan, counters, int(parent)).run()
 
     try:
         figures = uvloop.run(work())
     except ServebenchError as error:
         sys.stderr.write(f"{error}\n")  # into the worker's log, whose last line the parent repeats
         sys.exit(int(error.exit_code))
-    (Path(job.rundir) / "journal" / f"worker-{job.worker}.json").write_text(json.dumps(figures))
+    report = Path(job.rundir) / "journal" / f"worker-{job.worker}.json"
+    report.with_suffix(".new").write_text(json.dumps(figures))
+    report.with_suffix(".new").replace(report)
+    if figures["exit"] != "clean":
+        sys.stderr.write("it was ended by SIGTERM\n")
+        sys.exit(128 + signal.SIGTERM)
     counters.state(State.DONE)
 
 
