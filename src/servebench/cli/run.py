@@ -83,11 +83,9 @@ def _show(summary: dict[str, Any], path: Path, as_json: bool) -> None:
 
         print_json({"path": str(path), "summary": summary})
         return
-    from rich.console import Console
+    from servebench.report.console import print_report
 
-    from servebench.report.console import render
-
-    Console(highlight=False).print(render(summary, path))
+    print_report(summary, path)
 
 
 def _observer(view: LiveView) -> Any:
