@@ -72,7 +72,8 @@ class RequestRecord(msgspec.Struct, gc=False, kw_only=True):
         chunks: token-bearing chunks (rows in chunks.parquet).
         first_chunk_tokens: tokens of the first of them.
         bytes_received: body bytes.
-        coalesced_reads: reads that held token events of more than one server write, whose earlier stamps are lost.
+        coalesced_reads: reads that held more than one token-bearing event: written together by the server, or read so
+            late that the stamps of the earlier ones are lost. The verdict tells the two apart by the client's own lag.
         kernel_stamps: True when all reads carried the kernel's stamp.
         connection: number of the connection within the worker.
     """
