@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Self
 
 from servebench.clock import Anchor
-from servebench.dispatch.crew import Crew
+from servebench.dispatch.crew import END_LIMIT_S, Crew
 from servebench.record.counters import Command, LiveCounters, Slot, State
 
 POLL_S = 0.02
@@ -18,14 +20,29 @@ SETTLE_NS = 30_000_000  # what a worker may need to notice that the window has e
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while it is entered, instead of letting them raise."""
+    """Counts SIGINT and SIGTERM while it is entered; inside `raising` the first of them raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._raises = False
         self._before: dict[int, object] = {}
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        if self._raises:
+            self._raises = False  # a second one shall not cut the cleaning up short
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """For what may be given up at any point, and may take long: nothing is recorded yet."""
+        if self.count:
+            raise KeyboardInterrupt
+        self._raises = True
+        try:
+            yield
+        finally:
+            self._raises = False
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -77,7 +94,7 @@ def conduct(
         counters: the memory shared with them.
         window_ns: the measured window, ns after the start; its end is None for a run bounded by a request count.
         drain_s: how long requests may still take after the window (or after the last one was sent).
-        interrupts: a first signal ends the sending, a second one the waiting.
+        interrupts: a first signal ends the sending, a second one the waiting, a third one the workers.
     """
     course = Course()
     anchor = Anchor.now()
@@ -122,7 +139,7 @@ class _Leader:
         self._drain_ns = drain_ns
         self._deadline: int | None = None if end is None else zero + end + drain_ns
         self._interrupts = interrupts
-        self._stopped = False
+        self._patience_end: int | None = None  # for workers that were told to stop
 
     def step(self, now: int) -> None:
         """Look at the clock, the counters and the signals."""
@@ -134,24 +151,30 @@ class _Leader:
             self._end_load()
             self._deadline = min(self._deadline or (1 << 62), now + self._drain_ns)
         if not sending and self._course.load_end_ns is None:
-            self._course.load_end_ns = time.time_ns()
+            self._load_ended()
             self._deadline = self._deadline or now + self._drain_ns
         elif sending and self._window_end is not None and now > self._window_end + SETTLE_NS:
             cohort_open = sum(int(snapshot.workers[number, Slot.COHORT_OPEN]) for number in living)
             if cohort_open == 0 or now > self._window_end + self._drain_ns:
                 self._end_load()
         late = self._deadline is not None and now > self._deadline
-        if (late or self._interrupts.count > 1) and not self._stopped:
-            self._stopped = True
+        if self._patience_end is None and (late or self._interrupts.count > 1):
+            self._patience_end = now + int(END_LIMIT_S * 1e9)
             self._course.overran = late and snapshot.total(Slot.IN_FLIGHT) > 0
             self._counters.command(Command.STOP)
+        elif self._patience_end is not None and (now > self._patience_end or self._interrupts.count > 2):
+            self._crew.kill()
 
     def _living(self, states: list[State]) -> list[int]:
         dead = set(self._crew.dead(self._counters))
         return [number for number in range(len(states)) if number not in dead]
 
+    def _load_ended(self) -> None:
+        assert self._course.start_ns is not None
+        self._course.load_end_ns = max(time.time_ns(), self._course.start_ns)
+
     def _end_load(self) -> None:
         if self._course.load_end_ns is None:
-            self._course.load_end_ns = time.time_ns()
+            self._load_ended()
         self._counters.stop_load()
         self._counters.command(Command.DRAIN)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from servebench.record.counters import LiveCounters
 
 READY_LIMIT_S = 60.0
-END_LIMIT_S = 30.0
+END_LIMIT_S = 30.0  # for a worker that was told to stop: it gives up what is in flight and saves
 
 
 class WorkerError(ServebenchError):
@@ -110,13 +110,6 @@ class Crew:
     def all_ended(self) -> bool:
         """Whether every process has ended."""
         return all(process.poll() is not None for process in self._processes)
-
-    def end(self) -> None:
-        """Wait for the processes to end by themselves, and kill those that do not."""
-        deadline = time.monotonic() + END_LIMIT_S
-        while not self.all_ended() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        self.kill()
 
     def kill(self) -> None:
         """Kill whatever still runs."""
