@@ -225,7 +225,7 @@ class Connection:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header field, or after the body one trailer field."""
-        self._head.append((name.lower(), value))
+        self._head.append((name.lower(), value.strip()))
 
     def on_headers_complete(self) -> None:
         """The head is there; interim (1xx) responses are passed over."""
@@ -234,7 +234,7 @@ class Connection:
         if status < 200 or exchange is None:
             return
         exchange.status = status
-        exchange.headers = self._head
+        exchange.headers, self._head = self._head, []
         exchange.headers_ns = self._stamp
         exchange.chunked = b"chunked" in (exchange.header(b"transfer-encoding") or b"").lower()
         length = exchange.header(b"content-length")
