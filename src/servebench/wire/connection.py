@@ -20,6 +20,7 @@ _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; Python has no name for it
 _ANCILLARY = socket.CMSG_SPACE(16)
 _timespec = struct.Struct("qq").unpack_from
 _now = time.time_ns
+_NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # the second is no kind of the first
 
 
 def open_socket(family: int) -> socket.socket:
@@ -154,7 +155,7 @@ class Connection:
                 self._decrypt(data)
             else:
                 self._parser.feed_data(data)
-        except httptools.HttpParserError as problem:
+        except _NOT_HTTP as problem:
             self.abort(httpx.RemoteProtocolError(f"not HTTP/1.1: {problem}"))
             return
         if len(exchange.parts) >= exchange.portion and exchange.on_portion is not None and not exchange.finished:
