@@ -90,18 +90,18 @@ class Exchange:
         """Hand over the body pieces received since the last call, with their stamps, and forget them."""
         parts, stamps = self.parts, self.stamps
         self.parts, self.stamps = [], []
-        if self.header(b"content-encoding") in (b"gzip", b"x-gzip", b"deflate"):
-            parts = self._inflated(parts)
+        if (self.header(b"content-encoding") or b"").lower() in (b"gzip", b"x-gzip", b"deflate"):
+            parts = [self._inflated(part) for part in parts]
         return parts, stamps
 
-    def _inflated(self, parts: list[bytes]) -> list[bytes]:
+    def _inflated(self, part: bytes) -> bytes:
         if self._inflate is None:
             self._inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
         try:
-            return [self._inflate.decompress(part, MAX_BODY_BYTES) for part in parts]
+            return self._inflate.decompress(part, MAX_BODY_BYTES)
         except zlib.error as problem:
             self.error = self.error or httpx.DecodingError(f"the compressed body is damaged: {problem}")  # type: ignore[assignment]
-            return [b"" for _ in parts]
+            return b""
 
     def end(self, stamp: int, error: httpx.TransportError | None = None) -> None:
         """Close the record; the first call counts."""
