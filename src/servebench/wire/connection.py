@@ -20,6 +20,7 @@ _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; Python has no name for it
 _ANCILLARY = socket.CMSG_SPACE(16)
 _timespec = struct.Struct("qq").unpack_from
 _now = time.time_ns
+_NOTHING = memoryview(b"")
 _NOT_HTTP = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # the second is no kind of the first
 
 
@@ -90,7 +91,7 @@ class Connection:
         self._on_closed = on_closed
         self._parser = httptools.HttpResponseParser(self)
         self._stamp = 0
-        self._unsent = b""
+        self._unsent = _NOTHING
         self._head: list[tuple[bytes, bytes]] = []
 
     def start(self, exchange: Exchange, payload: bytes) -> None:
@@ -179,7 +180,7 @@ class Connection:
         if self._outgoing.pending and not self.closed:  # a key update wants an answer
             self._send(self._outgoing.read())
 
-    def _send(self, payload: bytes) -> None:
+    def _send(self, payload: bytes | memoryview) -> None:
         stamp = _now()  # before the call: an answer may be here before the call returns
         try:
             sent = self.sock.send(payload)
@@ -191,10 +192,10 @@ class Connection:
         if sent < len(payload):
             if not self._unsent:
                 self._reactor.modify(self.sock.fileno(), READ | WRITE)
-            self._unsent = payload[sent:]
+            self._unsent = memoryview(payload)[sent:]  # no copy: a long request is sent in many pieces
             return
         if self._unsent:
-            self._unsent = b""
+            self._unsent = _NOTHING
             self._reactor.modify(self.sock.fileno(), READ)
         exchange = self.exchange
         if exchange is not None and exchange.sent_ns is None:
