@@ -187,7 +187,8 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError as problem:
-            self._lost(problem)
+            self._unsent = memoryview(payload)
+            self._cannot_send(problem)
             return
         if sent < len(payload):
             if not self._unsent:
@@ -200,6 +201,15 @@ class Connection:
         exchange = self.exchange
         if exchange is not None and exchange.sent_ns is None:
             exchange.sent_ns = stamp
+
+    def _cannot_send(self, problem: OSError) -> None:
+        """The server reads no more; it may have answered first, as when it refuses a long request."""
+        exchange, reads = self.exchange, -1
+        while exchange is not None and self.exchange is exchange and exchange.reads > reads:
+            reads = exchange.reads
+            self._read()
+        if not self.closed:
+            self._lost(problem)
 
     def _lost(self, problem: OSError) -> None:
         kind = httpx.ReadError if self.exchange is None or self.exchange.sent_ns else httpx.WriteError
