@@ -232,7 +232,9 @@ class Connection:
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        """A response starts, perhaps an interim one."""
+        """A response starts, perhaps an interim one; one that nobody asked for must not be taken for the next answer."""
+        if self.exchange is None:
+            self.close()
         self._head = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
