@@ -107,8 +107,9 @@ class Pool:
             return
         try:
             found = await self._loop.getaddrinfo(self.origin.host, self.origin.port, type=socket.SOCK_STREAM)
-        except OSError as problem:
-            raise httpx.ConnectError(f"cannot resolve {self.origin.host}: {problem.strerror}") from None
+        except (OSError, UnicodeError) as problem:  # the second for what cannot be a name
+            reason = problem.strerror if isinstance(problem, OSError) else problem
+            raise httpx.ConnectError(f"cannot resolve {self.origin.host}: {reason}") from None
         self._addresses = [(family, address[:2]) for family, _, _, _, address in found]  # type: ignore[misc]
 
     async def connect_idle(self, count: int) -> None:
