@@ -155,21 +155,21 @@ class Pool:
         await self.resolve()
         problem: OSError | None = None
         for family, address in self._addresses:
-            sock = open_socket(family)
             try:
-                await self._connected(sock, address)
-                return await self._secured(sock)
+                return await self._connect_to(family, address)
             except OSError as caught:
                 problem = caught
-                sock.close()
-            except BaseException:
-                sock.close()
-                raise
         assert problem is not None
         raise httpx.ConnectError(_connect_text(problem, self.origin)) from None
 
-    async def _connected(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        await self._loop.sock_connect(sock, address)
+    async def _connect_to(self, family: int, address: tuple[str, int]) -> Connection:
+        sock = open_socket(family)
+        try:
+            await self._loop.sock_connect(sock, address)
+            return await self._secured(sock)
+        except BaseException:
+            sock.close()
+            raise
 
     async def _secured(self, sock: socket.socket) -> Connection:
         tls = None
