@@ -103,6 +103,11 @@ class Connection:
             payload = self._outgoing.read()
         self._send(payload)
 
+    def still_open(self) -> bool:
+        """Whether an idle connection can be used: it looks for an end, or a good-bye, that was not seen yet."""
+        self._read()
+        return not self.closed
+
     def close(self) -> None:
         """Close the socket; a running exchange must have been ended before."""
         if self.closed:

@@ -82,7 +82,7 @@ class Pool:
         exchange.started_ns = time.time_ns()
         while self._idle:
             connection = self._idle.pop()
-            if exchange.started_ns - connection.idle_since_ns < KEEP_ALIVE_S * 1e9:
+            if exchange.started_ns - connection.idle_since_ns < KEEP_ALIVE_S * 1e9 and connection.still_open():
                 self.active[exchange] = connection
                 connection.start(exchange, payload)
                 self._forget_if_finished(exchange)
