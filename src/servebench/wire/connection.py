@@ -153,7 +153,7 @@ class Connection:
             self._ended(stamp)
             return
         if exchange is None:
-            self.close()  # nothing was asked: a late answer, or a server that says good-bye
+            self._unasked(data)
             return
         exchange.reads += 1
         try:
@@ -167,10 +167,20 @@ class Connection:
         if len(exchange.parts) >= exchange.portion and exchange.on_portion is not None and not exchange.finished:
             exchange.on_portion(exchange)
 
+    def _unasked(self, data: bytes) -> None:
+        """A late answer, or a server that says good-bye; under TLS perhaps only a session ticket."""
+        try:
+            if self._tls is not None:
+                self._decrypt(data)
+            else:
+                self.close()
+        except _NOT_HTTP:
+            self.close()
+
     def _decrypt(self, data: bytes) -> None:
         assert self._tls is not None
         self._incoming.write(data)
-        while not self.closed and self.exchange is not None:
+        while not self.closed:
             try:
                 plain = self._tls.read(READ_SIZE)
             except ssl.SSLWantReadError:
@@ -183,7 +193,8 @@ class Connection:
                 return
             self._parser.feed_data(plain)
         if self._outgoing.pending and not self.closed:  # a key update wants an answer
-            self._send(self._outgoing.read())
+            more = self._outgoing.read()
+            self._send(bytes(self._unsent) + more if self._unsent else more)
 
     def _send(self, payload: bytes | memoryview) -> None:
         stamp = _now()  # before the call: an answer may be here before the call returns
