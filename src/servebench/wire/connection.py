@@ -64,6 +64,7 @@ class Connection:
         "exchange",
         "idle_since_ns",
         "last_read_ns",
+        "last_sent_ns",
         "number",
         "sock",
     )
@@ -83,6 +84,7 @@ class Connection:
         self.closed = False
         self.idle_since_ns = 0
         self.last_read_ns = 0
+        self.last_sent_ns = 0
         self._recvmsg = sock.recvmsg
         self._reactor = reactor
         self._tls = tls[0] if tls else None
@@ -206,6 +208,8 @@ class Connection:
             self._unsent = memoryview(payload)
             self._cannot_send(problem)
             return
+        if sent:
+            self.last_sent_ns = stamp
         if sent < len(payload):
             if not self._unsent:
                 self._reactor.modify(self.sock.fileno(), READ | WRITE)

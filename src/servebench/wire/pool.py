@@ -25,7 +25,7 @@ class Limits:
 
     Attributes:
         connect: for name look-up, connection and TLS together.
-        idle: without a byte from the server, from the moment the request was sent.
+        idle: without a byte from the server, or to it while a long request is being sent.
         total: for the whole exchange.
     """
 
@@ -231,7 +231,7 @@ class Pool:
             if now - exchange.started_ns > total_ns:
                 late.append((exchange, f"not finished within {self.limits.total:g} s"))
             elif connection is not None:
-                alive = max(connection.last_read_ns, exchange.sent_ns or exchange.started_ns)
+                alive = max(connection.last_read_ns, connection.last_sent_ns, exchange.started_ns)
                 if now - alive > idle_ns:
                     late.append((exchange, f"no byte for {self.limits.idle:g} s"))
         for exchange, text in late:
