@@ -113,9 +113,14 @@ class Pool:
         self._addresses = [(family, address[:2]) for family, _, _, _, address in found]  # type: ignore[misc]
 
     async def connect_idle(self, count: int) -> None:
-        """Open `count` connections ahead of need."""
-        async with asyncio.timeout(self.limits.connect):
-            self._idle += await asyncio.gather(*(self._connect() for _ in range(count)))
+        """Open `count` connections ahead of need; raises httpx.ConnectError or ConnectTimeout if one cannot be."""
+        ends = await asyncio.gather(*(self._open_idle() for _ in range(count)), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+
+    async def _open_idle(self) -> None:
+        self._became_idle(await self._connect_in_time())
 
     async def close(self) -> None:
         """Close all connections; running exchanges end as cancelled."""
@@ -131,11 +136,7 @@ class Pool:
 
     async def _open_and_start(self, payload: bytes, exchange: Exchange) -> None:
         try:
-            async with asyncio.timeout(self.limits.connect):
-                connection = await self._connect()
-        except TimeoutError:
-            self._fail(exchange, httpx.ConnectTimeout(f"no connection within {self.limits.connect:g} s"))
-            return
+            connection = await self._connect_in_time()
         except httpx.TransportError as problem:
             self._fail(exchange, problem)
             return
@@ -150,6 +151,13 @@ class Pool:
     def _fail(self, exchange: Exchange, problem: httpx.TransportError) -> None:
         self.active.pop(exchange, None)
         exchange.end(time.time_ns(), problem)
+
+    async def _connect_in_time(self) -> Connection:
+        try:
+            async with asyncio.timeout(self.limits.connect):
+                return await self._connect()
+        except TimeoutError:
+            raise httpx.ConnectTimeout(f"no connection within {self.limits.connect:g} s") from None
 
     async def _connect(self) -> Connection:
         await self.resolve()
