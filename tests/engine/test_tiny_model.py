@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from servebench.engine.interrupted import LaunchInterruptedError
 from servebench.engine.tiny_model import cache_root, ensure_tiny_model, has_random_weights
 from servebench.errors import EngineError
 
@@ -72,7 +73,7 @@ def test_whoever_is_quicker_wins(tmp_path: Path) -> None:
 
 def test_the_making_can_be_interrupted(tmp_path: Path) -> None:
     asked = iter([False, False, True])
-    with pytest.raises(EngineError, match="was interrupted"):
+    with pytest.raises(LaunchInterruptedError, match="was interrupted"):
         ensure_tiny_model(pretender(tmp_path / "p", "exec sleep 30"), lambda: next(asked))
     assert list((cache_root() / "models").iterdir()) == []
 

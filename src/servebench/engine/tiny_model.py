@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from servebench.engine.interrupted import LaunchInterruptedError
 from servebench.errors import EngineError
 
 NAME = "tiny-random"
@@ -31,6 +32,7 @@ def ensure_tiny_model(python: Path, should_stop: Callable[[], bool] | None = Non
 
     Raises:
         EngineError: it could not be made.
+        LaunchInterruptedError: `should_stop` said so.
     """
     folder = cache_root() / "models" / f"{NAME}-v1-{_identity(python)}"
     if (folder / MARKER).exists():
@@ -105,7 +107,7 @@ def _wait(builder: subprocess.Popen[bytes], should_stop: Callable[[], bool] | No
             builder.wait(0.1)
         except subprocess.TimeoutExpired:
             if should_stop is not None and should_stop():
-                raise EngineError(f"the making of the model {NAME} was interrupted") from None
+                raise LaunchInterruptedError(f"the making of the model {NAME} was interrupted") from None
         else:
             return
     raise EngineError(f"the making of the model {NAME} did not end within {MAKING_LIMIT_S:.0f} s")

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from servebench.engine import guard
+from servebench.engine.interrupted import LaunchInterruptedError
 from servebench.engine.tiny_model import NAME as TINY
 from servebench.engine.tiny_model import ensure_tiny_model, has_random_weights
 from servebench.engine.vllm_defaults import default_env, default_flags, inspect_build
 from servebench.engine.vllm_flags import Scalar, flag_arguments
 from servebench.engine.vllm_log import explain_death, last_lines, read_log
-from servebench.engine.vllm_ready import Launch, LaunchInterruptedError, Progress, await_ready
+from servebench.engine.vllm_ready import Launch, Progress, await_ready
 from servebench.errors import EngineError
 
 __all__ = ["LaunchInterruptedError", "Settings", "VllmServer", "VllmSettings", "launch_vllm"]

@@ -13,18 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.clock import monotonic_ns, realtime_ns
-from servebench.errors import EngineError, ExitCode, ServebenchError
+from servebench.engine.interrupted import LaunchInterruptedError
+from servebench.errors import EngineError
 
 POLL_S = 0.05
 ANSWER_LIMIT_S = 30.0
 
 Progress = Callable[[str], None]
-
-
-class LaunchInterruptedError(ServebenchError):
-    """The launch was ended on request; nothing is left running."""
-
-    exit_code = ExitCode.INTERRUPTED
 
 
 @dataclass(slots=True)
