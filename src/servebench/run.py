@@ -16,7 +16,9 @@ from servebench.dispatch.conductor import Course, Interrupts, conduct
 from servebench.dispatch.crew import Crew
 from servebench.dispatch.job import Job, share
 from servebench.dispatch.losses import record_losses
+from servebench.errors import UsageError
 from servebench.record.counters import LiveCounters
+from servebench.record.place import Place, is_disk_error
 from servebench.record.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -109,20 +111,28 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
         crew: worker processes that were started already, to save their start-up time.
 
     Raises:
-        UsageError: the scenario or the options cannot be used.
+        UsageError: the scenario or the options cannot be used, or the run directory cannot be written to.
         EngineError: the server cannot be reached or started.
+        KeyboardInterrupt: SIGINT or SIGTERM came before the load; nothing is left behind.
     """
     observer = observer or Observer()
+    if options.workers is not None:
+        _check_workers(scenario, options.workers)
     with ExitStack() as stack:
         crew = stack.enter_context(crew or Crew(options.workers or 1))
         interrupts = stack.enter_context(Interrupts())
-        rundir = _rundir(scenario, options)
-        rundir.manifest |= _opening(scenario, options)
-        rundir.save_manifest()
+        place = Place(scenario.name, options.out, options.results)
         try:
+            rundir = place.occupy()
+            rundir.manifest |= _opening(scenario, options)
+            rundir.save_manifest()
             _execute(scenario, options, rundir, crew, observer, interrupts, stack)
-        except BaseException:
-            _abandon(rundir)
+        except BaseException as error:
+            crew.kill()
+            place.leave(error)
+            if is_disk_error(error):
+                reason = getattr(error, "strerror", None) or error
+                raise UsageError(f"the run in {place.path} cannot go on: {reason}") from error
             raise
     return rundir
 
@@ -140,24 +150,25 @@ def _execute(
     from servebench.workload.planning import make_plan
 
     observer.status("making the plan")
-    plan = make_plan(scenario)
-    plan.write(rundir.plan_path)
+    with interrupts.raising():
+        plan = make_plan(scenario)
+        plan.write(rundir.plan_path)
     target = stack.enter_context(_target(scenario, options, rundir, observer, interrupts))
     observer.status("asking the server what it is")
-    facts, kit = _ask(scenario, options, target)
-    salt = options.salt if options.salt is not None else secrets.randbits(48)
-    _describe(rundir, scenario, options, plan, target, facts, kit, salt)
-    workers = options.workers or _workers_for(scenario, plan)
-    crew.recruit(workers)
-    counters = LiveCounters.create(workers)
-    jobs = [_job(scenario, options, rundir, counters, facts, kit, salt, n, workers) for n in range(workers)]
-    crew.brief(jobs, rundir.journal_dir)
-    rundir.manifest["environment"] = environment()  # while the workers prepare: nothing of the kind once load runs
-    rundir.save_manifest()
-    try:
+    with interrupts.raising():
+        facts, kit = _ask(scenario, options, target)
+        salt = options.salt if options.salt is not None else secrets.randbits(48)
+        _describe(rundir, scenario, options, plan, target, facts, kit, salt)
+        workers = options.workers or _workers_for(scenario, plan)
+        crew.recruit(workers)
+        counters = LiveCounters.create(workers)
+        stack.callback(counters.unlink)
+        jobs = [_job(scenario, options, rundir, counters, facts, kit, salt, n, workers) for n in range(workers)]
+        crew.brief(jobs, rundir.journal_dir)
+        rundir.manifest["environment"] = environment()  # while the workers prepare: nothing of the kind under load
+        rundir.save_manifest()
         crew.wait_ready(counters)
-    finally:
-        counters.unlink()  # all have it mapped; a name left behind would outlive a kill
+    counters.unlink()  # all have it mapped; a name left behind would outlive a kill
     observer.load(scenario, target, counters, len(plan))
     try:
         course = conduct(crew, counters, _window(scenario), scenario.load.drain, interrupts)
@@ -165,12 +176,6 @@ def _execute(
         observer.done()
     observer.status("writing the results")
     _close(rundir, scenario, crew, counters, plan, course, target)
-
-
-def _rundir(scenario: Scenario, options: RunOptions) -> RunDir:
-    if options.out is not None:
-        return RunDir.create(options.out)
-    return RunDir.create_under(options.results, scenario.name)
 
 
 def _opening(scenario: Scenario, options: RunOptions) -> dict[str, Any]:
@@ -183,12 +188,6 @@ def _opening(scenario: Scenario, options: RunOptions) -> dict[str, Any]:
         "random_weights": False,
         "warnings": [],
     }
-
-
-def _abandon(rundir: RunDir) -> None:
-    """Say in the manifest that the run never came to its end; a directory without any request is removed."""
-    rundir.manifest["status"] = "failed"
-    rundir.save_manifest()
 
 
 @contextmanager
@@ -358,7 +357,27 @@ def _workers_for(scenario: Scenario, plan: Plan) -> int:
         rate = float(scenario.load.closed.concurrency * TOKENS_PER_STREAM)
     else:
         rate = _planned_rate(plan)
-    return max(1, min(-(-int(rate) // TOKENS_PER_WORKER), len(os.sched_getaffinity(0)) - 1))
+    processors = len(os.sched_getaffinity(0)) - 1
+    return max(1, min(-(-int(rate) // TOKENS_PER_WORKER), processors, *_shared_out(scenario).values()))
+
+
+def _shared_out(scenario: Scenario) -> dict[str, int]:
+    """What the workers share among them, of which each needs one at least."""
+    load = scenario.load
+    limits = {}
+    if load.closed:
+        limits["load.closed.concurrency"] = load.closed.concurrency
+    if load.max_in_flight:
+        limits["load.max_in_flight"] = load.max_in_flight.limit
+    if load.throttle:
+        limits["load.throttle"] = load.throttle.limit
+    return limits
+
+
+def _check_workers(scenario: Scenario, workers: int) -> None:
+    for key, limit in _shared_out(scenario).items():
+        if workers > limit:
+            raise UsageError(f"{workers} workers cannot share the {limit} of {key}: give --workers {limit} or fewer")
 
 
 def _window(scenario: Scenario) -> tuple[int, int | None]:
@@ -405,9 +424,9 @@ def _job(
         timeout=endpoint.timeout,
         concurrency=share(load.closed.concurrency, number, workers) if load.closed else None,
         think=load.closed.think if load.closed else 0.0,
-        max_in_flight=max(1, share(cap.limit, number, workers)) if cap else None,
+        max_in_flight=share(cap.limit, number, workers) if cap else None,
         drop_when_full=cap is not None and cap.policy == "drop",
-        throttle=(max(1, share(throttle.limit, number, workers)), throttle.period) if throttle else None,
+        throttle=(share(throttle.limit, number, workers), throttle.period) if throttle else None,
         cohort=_window(scenario),
         keep_raw=options.keep_raw,
         tokenizer=options.tokenizer,
