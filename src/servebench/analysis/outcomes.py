@@ -66,15 +66,26 @@ def unrecorded_due(run: RunData, window: Window) -> Ints:
     """Due times (CLOCK_REALTIME ns) of the requests that were due while the load lasted but have no record.
 
     In a closed loop requests have no due time, so what is missing cannot be told from what was not reached; there the
-    gaps in the numbers of the requests are counted, as if due at the end of the load.
+    gaps in the numbers of each worker's requests are counted, as if due at the end of the load.
     """
     recorded = run.requests.index
     if run.plan is None:
         return np.empty(0, np.int64)
     missing = np.setdiff1d(np.arange(len(run.plan)), recorded, assume_unique=True)
     if run.closed:
-        last = int(recorded.max(initial=-1))
-        return np.full(int((missing < last).sum()), window.load_end, np.int64)
+        return np.full(int((missing < _reached(run)[missing % _workers(run)]).sum()), window.load_end, np.int64)
     due = run.plan.scheduled_ns[missing] + window.start
     limit = window.load_end if run.load.get("requests") is None or run.incomplete else np.iinfo(np.int64).max
     return due[due < limit]
+
+
+def _workers(run: RunData) -> int:
+    """How many workers the plan was dealt out to, each in turn; after a kill, those that have recorded something."""
+    return len(run.manifest.get("workers") or ()) or int(run.requests.worker.max(initial=0)) + 1
+
+
+def _reached(run: RunData) -> Ints:
+    """The last request that each worker has recorded, or −1; they do not get through their shards at one pace."""
+    reached = np.full(_workers(run), -1, np.int64)
+    np.maximum.at(reached, run.requests.worker, run.requests.index)
+    return reached

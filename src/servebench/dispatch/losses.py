@@ -10,33 +10,42 @@ from servebench.dispatch.conductor import Course
 from servebench.record.columns import Outcome, RequestRecord
 from servebench.record.counters import Slot, Snapshot
 from servebench.record.journal import JournalWriter
+from servebench.record.merge import ChunkIndex, whole_requests
 from servebench.record.rundir import RunDir
+from servebench.record.stream import read_table
 from servebench.workload.plan import Plan
+
+_DROPPED = Slot.OUTCOME_FIRST + tuple(Outcome).index(Outcome.DROPPED)
 
 
 def record_losses(rundir: RunDir, plan: Plan, snapshot: Snapshot, dead: Sequence[int], course: Course) -> None:
     """Record the requests of dead workers that have no record: in flight where they had been sent, dropped otherwise.
 
-    A closed loop bounded by time owes no number of requests, so that only those that were sent are recorded.
+    A run bounded by a count owes all of its requests, unless it was interrupted; one bounded by time those that were
+    due while the load lasted, which in a closed loop are those that were sent.
     """
-    recorded = rundir.requests()["index"].to_numpy()
+    recorded = whole_requests(read_table(rundir.journal_dir, "requests"), ChunkIndex.of(rundir.journal_dir))
+    indices = recorded["index"].to_numpy()
     journal = JournalWriter(rundir.journal_dir, "parent")
     for worker in dead:
         rows = plan.shard(worker, len(snapshot.states))
-        sent = int(snapshot.workers[worker, Slot.DISPATCHED])
-        for position in np.flatnonzero(~np.isin(rows, recorded)).tolist():
+        handled = int(snapshot.workers[worker, Slot.DISPATCHED]) + int(snapshot.workers[worker, _DROPPED])
+        for position in np.flatnonzero(~np.isin(rows, indices)).tolist():
             row = int(rows[position])
             due = _due(plan, row, course)
-            if position < sent:
-                journal.add(_lost(plan, row, worker, due, Outcome.IN_FLIGHT, "was in flight when its worker died"))
-            elif course.load_end_ns is not None and due < course.load_end_ns and _owed(plan, course):
+            if position < handled:
+                text = "was sent, and its worker died before it was recorded"
+                journal.add(_lost(plan, row, worker, due, Outcome.IN_FLIGHT, text))
+            elif _is_owed(plan, due, course):
                 journal.add(_lost(plan, row, worker, due, Outcome.DROPPED, "was not sent: its worker had died"))
     journal.close()
 
 
-def _owed(plan: Plan, course: Course) -> bool:
-    closed = len(plan) > 0 and int(plan.scheduled_ns[0]) < 0
-    return not closed or course.measured_end_ns is None
+def _is_owed(plan: Plan, due: int, course: Course) -> bool:
+    if course.measured_end_ns is None and not course.interrupted:
+        return True
+    closed = int(plan.scheduled_ns[0]) < 0
+    return not closed and course.load_end_ns is not None and due < course.load_end_ns
 
 
 def _due(plan: Plan, row: int, course: Course) -> int:
