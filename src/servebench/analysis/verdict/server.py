@@ -49,8 +49,12 @@ def _example(facts: Facts) -> str:
 
 
 def unfinished(facts: Facts) -> Code:
-    """Requests that were still in flight when the drain ended: their latencies are known only from below."""
+    """Requests that were still in flight when the drain ended: their latencies are known only from below.
+
+    When no other ended well, there is no result at all.
+    """
     number = facts.whole.in_flight
     text = f"{number} requests had not ended at the end of the drain" if number else "every request that was sent ended"
     step = "their latencies are missing from the tail: raise load.drain, or lower the load"
-    return above("server.unfinished", number, "requests", text, step, warn=0)
+    fail = None if facts.whole.ok else 0
+    return above("server.unfinished", number, "requests", text, step, warn=0, fail=fail)
