@@ -231,15 +231,27 @@ def _launched(
     python = find_vllm_python(options.vllm_python)
     settings = _vllm_settings(scenario, options)
     observer.status(f"starting vLLM with {settings.model} (its log: {rundir.log_path('server')})")
-    server = launch_vllm(settings, python, rundir.log_path("server"), should_stop=lambda: interrupts.count > 0)
+    server = launch_vllm(
+        settings,
+        python,
+        rundir.log_path("server"),
+        should_stop=lambda: interrupts.count > 0,
+        progress=observer.status,
+    )
     try:
         yield Target(
             server.url,
             server.model,
             cold_start=server.cold_start,
-            server={"engine": "vllm", "version": server.version, "flags": server.flags, "command": server.command},
+            server={
+                "engine": "vllm",
+                "version": server.version,
+                "flags": server.flags,
+                "env": server.env,
+                "command": server.command,
+            },
             random_weights=server.random_weights,
-            died=lambda: None if server.alive() else f"vLLM died: {server.tail()}",
+            died=lambda: None if server.alive() else f"vLLM died: {server.why_dead()}",
         )
     finally:
         observer.status("stopping vLLM")
