@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from wire_client import MS, ask, body_of, payload, pool_to, raw_server, run, start, until
+from wire_client import MS, ask, body_of, mishaps, payload, pool_to, raw_server, run, start, until
 
 from servebench.testing import (
     Close,
@@ -45,7 +45,7 @@ def played(script: Script, requests: int = 1, **options: object) -> tuple[list[E
                 return [await ask(pool) for _ in range(requests)]
 
         exchanges = run(main)
-    assert server.errors == []
+    assert mishaps(server) == []
     return exchanges, server
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 import uvloop
 
+from servebench.testing import ScriptedServer
 from servebench.wire.exchange import Exchange
 from servebench.wire.pool import Limits, Origin, Pool
 from servebench.wire.reactor import HOLD_NS, Reactor
@@ -85,6 +87,11 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never happened"
         await asyncio.sleep(0.002)
+
+
+def mishaps(server: ScriptedServer) -> list[BaseException]:
+    """What went wrong in the server, but for closing what had been closed when the test ended."""
+    return [problem for problem in server.errors if getattr(problem, "errno", None) != errno.ENOTCONN]
 
 
 @contextmanager

@@ -252,7 +252,7 @@ class Connection:
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        """A response starts, perhaps an interim one; one that nobody asked for must not be taken for the next answer."""
+        """A response starts, perhaps an interim one; an unasked one must not be taken for the next answer."""
         if self.exchange is None:
             self.close()
         self._head = []
