@@ -53,7 +53,11 @@ class KernelStampTransport(httpx.AsyncBaseTransport):
         exchange.portion = 1
         pool.start(payload, exchange)
         body.pool = pool
-        await body.headers()
+        try:
+            await body.headers()
+        except asyncio.CancelledError:
+            await body.aclose()
+            raise
         if exchange.status is None:
             assert exchange.error is not None
             raise exchange.error
