@@ -67,10 +67,11 @@ class KernelStampTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for pool in self._pools.values():
-            await pool.close()
+        while self._pools:
+            await self._pools.popitem()[1].close()
         if self._reactor is not None:
             self._reactor.close()
+            self._reactor = None
 
     def _pool(self, origin: Origin) -> Pool:
         if self._reactor is None:
