@@ -101,6 +101,14 @@ class Pool:
         else:
             exchange.end(time.time_ns(), error)
 
+    def end_at_head(self, exchange: Exchange) -> None:
+        """End an exchange whose answer has a head only, as an `on_headers`; the parser cannot know, and would wait."""
+        connection = self.active[exchange]
+        assert connection is not None
+        assert exchange.headers_ns is not None
+        exchange.end(exchange.headers_ns)
+        connection.abort(httpx.ReadError("not kept"))
+
     async def resolve(self) -> None:
         """Look the host's addresses up, once; raises httpx.ConnectError when it has none."""
         if self._addresses:

@@ -48,7 +48,8 @@ class KernelStampTransport(httpx.AsyncBaseTransport):
             pool.finished(exchange)
             body.wake()
 
-        exchange.on_headers = exchange.on_portion = lambda _: body.wake()
+        exchange.on_headers = pool.end_at_head if request.method == "HEAD" else lambda _: body.wake()
+        exchange.on_portion = lambda _: body.wake()
         exchange.on_end = ended
         exchange.portion = 1
         pool.start(payload, exchange)
