@@ -392,6 +392,11 @@ def _check_workers(scenario: Scenario, workers: int) -> None:
             raise UsageError(f"{workers} workers cannot share the {limit} of {key}: give --workers {limit} or fewer")
 
 
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _window(scenario: Scenario) -> tuple[int, int | None]:
     from servebench.workload.planning import cohort_bounds_ns
 

@@ -23,6 +23,11 @@ class _TimerSpec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def has_timerfd() -> bool:
+    """Whether this system has them; only Linux does."""
+    return hasattr(_libc, "timerfd_create")
+
+
 class TimerFd:
     """A one-shot timer on CLOCK_MONOTONIC whose file descriptor becomes readable when it expires.
 
@@ -30,7 +35,7 @@ class TimerFd:
     """
 
     def __init__(self) -> None:
-        if not hasattr(_libc, "timerfd_create"):
+        if not has_timerfd():
             raise OSError("this system has no timerfd")
         self.fd: int = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self.fd < 0:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from servebench.wire.reactor import HOLD_NS, READ, WRITE, Reactor
+from servebench.wire.reactor import HOLD_NS, READ, WRITE, EpollReactor
 
 HOLDS = pytest.mark.parametrize("hold_ns", [0, HOLD_NS], ids=["at once", "held"])
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 
 
 def run(
-    body: Callable[[Reactor], Awaitable[None]],
+    body: Callable[[EpollReactor], Awaitable[None]],
     hold_ns: int,
     loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def run(
     async def main() -> None:
         running = asyncio.get_running_loop()
         running.set_exception_handler(lambda _, context: problems.append(context))
-        reactor = Reactor(running, hold_ns)
+        reactor = EpollReactor(running, hold_ns)
         try:
             await asyncio.wait_for(body(reactor), 20)
         finally:
@@ -68,7 +68,7 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 @LOOPS
 @HOLDS
 def test_every_event_is_delivered(hold_ns: int, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         got = [b""] * 200
 
         def reader(place: int, sock: socket.socket) -> Callable[[int], None]:
@@ -91,7 +91,7 @@ def test_every_event_is_delivered(hold_ns: int, loop: Callable[[], asyncio.Abstr
 
 @HOLDS
 def test_the_mask_names_what_is_ready(hold_ns: int) -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         masks: list[int] = []
         with pairs(1) as [(sock, peer)]:
 
@@ -114,7 +114,7 @@ def test_the_mask_names_what_is_ready(hold_ns: int) -> None:
 
 @HOLDS
 def test_modify_changes_what_is_waited_for_and_who_is_called(hold_ns: int) -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         calls: list[tuple[str, int]] = []
         with pairs(1) as [(sock, peer)]:
             fd = sock.fileno()
@@ -135,7 +135,7 @@ def test_modify_changes_what_is_waited_for_and_who_is_called(hold_ns: int) -> No
 
 @HOLDS
 def test_who_has_unregistered_is_not_called(hold_ns: int) -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         calls = 0
         with pairs(1) as [(sock, peer)]:
 
@@ -154,7 +154,7 @@ def test_who_has_unregistered_is_not_called(hold_ns: int) -> None:
 
 
 def test_handlers_may_unregister_others_that_are_ready_too() -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         called: list[int] = []
         with pairs(5) as made:
 
@@ -177,7 +177,7 @@ def test_handlers_may_unregister_others_that_are_ready_too() -> None:
 
 
 def test_an_event_of_a_closed_descriptor_does_not_reach_the_next_owner_of_its_number() -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         told: list[str] = []
         with pairs(2) as made, pairs(1) as [(new, new_peer)]:
 
@@ -213,7 +213,7 @@ def test_an_event_of_a_closed_descriptor_does_not_reach_the_next_owner_of_its_nu
 
 @pytest.mark.parametrize("change", ["none", "modify", "unregister"])
 def test_what_is_registered_within_a_drain_works_from_then_on(change: str) -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         told: list[str] = []
         with pairs(2) as [(sock, peer), (late, late_peer)]:
 
@@ -243,7 +243,7 @@ def test_a_handler_that_fails_stops_nobody(
 ) -> None:
     """Whether the failure comes with a wake-up or, `gap` seconds after one, at the end of a hold."""
 
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         got = bytearray()
         with pairs(2) as [(bad, bad_peer), (good, good_peer)]:
 
@@ -271,7 +271,7 @@ def test_a_hold_gathers_what_comes_within_it() -> None:
         seen = 0
         start = time.monotonic_ns()
 
-        async def body(reactor: Reactor) -> None:
+        async def body(reactor: EpollReactor) -> None:
             nonlocal seen
             got = bytearray()
             with pairs(1) as [(sock, peer)]:
@@ -295,7 +295,7 @@ def test_a_hold_gathers_what_comes_within_it() -> None:
 def test_a_drain_gives_way_although_everything_stays_ready(
     hold_ns: int, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         calls = 0
 
         def busy(mask: int) -> None:
@@ -330,7 +330,7 @@ def test_a_drain_gives_way_although_everything_stays_ready(
 def test_after_close_nobody_is_called(pause: float, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def main() -> None:
         calls: list[int] = []
-        reactor = Reactor(asyncio.get_running_loop(), 5_000_000)
+        reactor = EpollReactor(asyncio.get_running_loop(), 5_000_000)
         with pairs(1) as [(sock, peer)]:
             reactor.register(sock.fileno(), READ, calls.append)
             peer.send(b"a")
@@ -349,7 +349,7 @@ def test_after_close_nobody_is_called(pause: float, loop: Callable[[], asyncio.A
 
 
 def test_a_hold_can_be_switched_off_while_it_lasts() -> None:
-    async def body(reactor: Reactor) -> None:
+    async def body(reactor: EpollReactor) -> None:
         got = bytearray()
         with pairs(1) as [(sock, peer)]:
             reactor.register(sock.fileno(), READ, lambda mask: got.extend(sock.recv(1)))

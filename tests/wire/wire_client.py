@@ -16,7 +16,7 @@ import uvloop
 from servebench.testing import ScriptedServer
 from servebench.wire.exchange import Exchange
 from servebench.wire.pool import Limits, Origin, Pool
-from servebench.wire.reactor import HOLD_NS, Reactor
+from servebench.wire.reactor import HOLD_NS, EpollReactor
 
 MS = 1_000_000
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ async def pool_to(
     tls: object = None,
 ) -> AsyncIterator[Pool]:
     """A pool of connections to `host`:`port` with these limits, closed in the end."""
-    reactor = Reactor(asyncio.get_running_loop(), hold_ns)
+    reactor = EpollReactor(asyncio.get_running_loop(), hold_ns)
     origin = Origin("https" if tls else "http", host, port)
     pool = Pool(origin, reactor, Limits(connect, idle, total), tls)  # type: ignore[arg-type]
     try:

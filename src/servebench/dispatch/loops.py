@@ -12,12 +12,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.alarm import make_alarm
 from servebench.clock import Anchor
 from servebench.dispatch.call import Call
 from servebench.dispatch.job import Job
 from servebench.dispatch.sender import Sender
 from servebench.dispatch.slices import SLICE_NS, Slices
-from servebench.timerfd import TimerFd
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 LONGEST_WISH_S = 3600.0  # of a server's Retry-After
@@ -76,7 +76,7 @@ class OpenLoop:
         self._sender = sender
         self._slices = slices
         self._loop = loop
-        self._timer = TimerFd()
+        self._alarm = make_alarm(loop, self._rung)
         self._next = 0
         self._gated: deque[Call] = deque()  # due, before the throttle
         self._waiting: deque[Call] = deque()  # due and through the throttle, before a slot
@@ -92,7 +92,6 @@ class OpenLoop:
         """Begin to follow the due times."""
         self._zero = zero_ns
         self._zero_realtime = anchor.to_realtime(zero_ns)
-        self._loop.add_reader(self._timer.fd, self._expired)
         self._arm()
 
     @property
@@ -108,8 +107,7 @@ class OpenLoop:
         """Send no more; calls that were due and still wait are dropped, those that are overdue too."""
         if not self._stopped:
             self._stopped = True
-            self._loop.remove_reader(self._timer.fd)
-            self._timer.close()
+            self._alarm.close()
             if self._gate is not None:
                 self._gate.close()
             if self._zero:
@@ -132,10 +130,9 @@ class OpenLoop:
 
     def _arm(self) -> None:
         if self._next < len(self._rows):
-            self._timer.at(self._zero + int(self._offsets[self._next]))
+            self._alarm.at(self._zero + int(self._offsets[self._next]))
 
-    def _expired(self) -> None:
-        self._timer.clear()
+    def _rung(self) -> None:
         end = _monotonic() + SLICE_NS
         now = _monotonic()
         while self._next < len(self._rows) and self._zero + int(self._offsets[self._next]) <= now:

@@ -34,7 +34,7 @@ from servebench.record.counters import Command, LiveCounters, Slot, State, Worke
 from servebench.record.journal import JournalWriter
 from servebench.record.raw import RawWriter
 from servebench.wire.pool import Limits, Origin, Pool
-from servebench.wire.reactor import Reactor
+from servebench.wire.reactor import make_reactor
 from servebench.workload.plan import Plan
 
 POLL_S = 0.04  # each look costs as much as several tokens
@@ -57,7 +57,7 @@ class Worker:
         self._rundir = Path(job.rundir)
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._reactor = Reactor(self._loop)
+        self._reactor = make_reactor(self._loop)
         self._rows = plan.shard(job.worker, job.workers)
         self._offsets = plan.scheduled_ns[self._rows]
         payloads = self._payloads = Payloads(job, plan, self._rows)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Literal
 
+from servebench.testing.events import sse
 from servebench.testing.script import Close, HalfClose, Hang, Reset, Send, Step
 
 Framing = Literal["chunked", "length", "close"]
-Item = bytes | Step
+Item = Step | bytes | dict[str, Any]
 
 
 def head(
@@ -53,8 +54,8 @@ def sse_response(
     """A `text/event-stream` response. The head is sent first, labelled `head`, then each item in its own send.
 
     Args:
-        items: bytes (or `Send`, to label them) are framed, other steps played as they are. A stream that a `Close`,
-            `Reset` or `Hang` breaks off gets no regular end.
+        items: an object is encoded as an event, bytes (or `Send`, to label them) are framed as they are, other steps
+            played as they are. A stream that a `Close`, `Reset` or `Hang` breaks off gets no regular end.
         framing: `chunked`, each item a chunk; `length`, with a Content-Length; `close`, the body ends with the
             connection.
         headers: added to, or in place of, the usual ones.
@@ -62,12 +63,18 @@ def sse_response(
         extension: of each chunk.
         trailers: sent after the last chunk.
     """
-    sends = [Send(item) if isinstance(item, bytes) else item for item in items]
+    sends = [_step(item) for item in items]
     fields = {"content-type": "text/event-stream; charset=utf-8", **_framing_headers(framing, sends), **(headers or {})}
     body = [_framed(step, extension) if framing == "chunked" else step for step in sends]
     broken = any(isinstance(step, Close | HalfClose | Hang | Reset) for step in sends)
     end = [] if broken else _end(framing, trailers)
     return [Send(head(200, fields, version=version), "head"), *body, *end]
+
+
+def _step(item: Item) -> Step:
+    if isinstance(item, dict):
+        return Send(sse(item))
+    return Send(item) if isinstance(item, bytes) else item
 
 
 def _framing_headers(framing: Framing, steps: list[Step]) -> dict[str, str]:

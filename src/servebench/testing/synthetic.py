@@ -32,7 +32,8 @@ class SyntheticRun:
         manifest: run.json.
         plan: what was planned.
         records: one a request, in the order of the plan.
-        chunks: arrival (ns) and tokens of the chunks of each request that has any, by its index; without a record they do not count.
+        chunks: arrival (ns) and tokens of the chunks of each request that has any, by its index; those of a request
+            without a record do not count.
         samples: rows of the telemetry table.
     """
 

@@ -1,4 +1,4 @@
-"""Readiness of many sockets through one file descriptor, drained in batches.
+"""Readiness of many sockets: on Linux through one file descriptor, drained in batches.
 
 The kernel stamps each packet as it arrives, so reading a little later costs no accuracy. The reactor uses that: after a
 wake-up it holds off for `hold_ns` and then drains everything that has become ready, instead of paying one trip through
@@ -11,11 +11,12 @@ import asyncio
 import select
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from servebench.timerfd import TimerFd
+from servebench.timerfd import TimerFd, has_timerfd
 
-READ = select.EPOLLIN
-WRITE = select.EPOLLOUT
+READ = 0x001  # EPOLLIN
+WRITE = 0x004  # EPOLLOUT
 HOLD_NS = 400_000
 _BATCH = 128
 _TURN_NS = 2_000_000  # a drain gives way to the event loop after about this long
@@ -23,7 +24,79 @@ _TURN_NS = 2_000_000  # a drain gives way to the event loop after about this lon
 Handler = Callable[[int], None]
 
 
-class Reactor:
+class Reactor(Protocol):
+    """Calls a handler for each ready descriptor; belongs to one running event loop."""
+
+    wakeups: int
+
+    def register(self, fd: int, mask: int, handler: Handler) -> None:
+        """Call `handler(mask)` whenever `fd` is ready for what `mask` names (or has failed)."""
+        ...
+
+    def modify(self, fd: int, mask: int, handler: Handler | None = None) -> None:
+        """Change what is waited for, and optionally who is called."""
+        ...
+
+    def unregister(self, fd: int) -> None:
+        """Forget `fd`; call it before the descriptor is closed."""
+        ...
+
+    def close(self) -> None:
+        """Stop waking; registered descriptors stay open."""
+        ...
+
+
+def make_reactor(loop: asyncio.AbstractEventLoop, hold_ns: int = HOLD_NS) -> Reactor:
+    """The cheapest reactor of this platform; `hold_ns` is as in `EpollReactor`."""
+    return EpollReactor(loop, hold_ns) if hasattr(select, "epoll") and has_timerfd() else LoopReactor(loop)
+
+
+class LoopReactor:
+    """Leaves readiness to the event loop, one callback a descriptor; for systems without epoll."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handlers: dict[int, Handler] = {}
+        self._masks: dict[int, int] = {}
+        self.wakeups = 0
+
+    def register(self, fd: int, mask: int, handler: Handler) -> None:
+        """See `Reactor.register`."""
+        self._handlers[fd] = handler
+        self._watch(fd, mask)
+
+    def modify(self, fd: int, mask: int, handler: Handler | None = None) -> None:
+        """See `Reactor.modify`."""
+        if handler is not None:
+            self._handlers[fd] = handler
+        self._watch(fd, mask)
+
+    def unregister(self, fd: int) -> None:
+        """See `Reactor.unregister`."""
+        if self._handlers.pop(fd, None) is not None:
+            self._watch(fd, 0)
+            del self._masks[fd]
+
+    def close(self) -> None:
+        """See `Reactor.close`."""
+        for fd in list(self._handlers):
+            self.unregister(fd)
+
+    def _watch(self, fd: int, mask: int) -> None:
+        before, self._masks[fd] = self._masks.get(fd, 0), mask
+        if (before ^ mask) & READ:
+            (self._loop.add_reader(fd, self._ready, fd, READ) if mask & READ else self._loop.remove_reader(fd))
+        if (before ^ mask) & WRITE:
+            (self._loop.add_writer(fd, self._ready, fd, WRITE) if mask & WRITE else self._loop.remove_writer(fd))
+
+    def _ready(self, fd: int, mask: int) -> None:
+        self.wakeups += 1
+        handler = self._handlers.get(fd)
+        if handler is not None:
+            handler(mask)
+
+
+class EpollReactor:
     """Calls a handler for each ready descriptor; belongs to one running event loop.
 
     Args:

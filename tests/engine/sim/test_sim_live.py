@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from servebench.engine.sim.alarm import HybridAlarm, TimerfdAlarm
+from servebench.alarm import HybridAlarm, TimerfdAlarm
 from servebench.engine.sim.engine import LiveEngine
 from servebench.engine.sim.request import Finish, Request
 from servebench.engine.sim.settings import SimSettings
@@ -28,8 +28,8 @@ class Script:
         self._ring = ring
         return self
 
-    def set(self, at: float) -> None:
-        self.set_to.append(at)
+    def at(self, monotonic_ns: int) -> None:
+        self.set_to.append(monotonic_ns / 1e9)
 
     def close(self) -> None:
         self.set_to.clear()
@@ -128,8 +128,8 @@ def test_an_alarm_rings_once_and_not_early(kind: type[TimerfdAlarm] | type[Hybri
         rings: list[float] = []
         alarm = kind(asyncio.get_running_loop(), lambda: rings.append(time.monotonic()))
         start = time.monotonic()
-        alarm.set(start + 5)
-        alarm.set(start + delay)  # replaces the first
+        alarm.at(round((start + 5) * 1e9))
+        alarm.at(round((start + delay) * 1e9))  # replaces the first
         await asyncio.sleep(0.1)
         alarm.close()
         return [at - start for at in rings]

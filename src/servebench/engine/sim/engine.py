@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from servebench.engine.sim.alarm import make_alarm
+from servebench.alarm import make_alarm
 from servebench.engine.sim.core import EngineCore
 from servebench.engine.sim.request import Request
 from servebench.engine.sim.settings import SimSettings
@@ -68,7 +68,7 @@ class LiveEngine:
             self.overrun += now - start
             start = now
         self._deadline = start + seconds
-        self._alarm.set(self._deadline)
+        self._alarm.at(round(self._deadline * 1e9))
 
     def _deadline_passed(self) -> None:
         now = self._clock()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from servebench.timerfd import TimerFd
+from servebench.timerfd import TimerFd, has_timerfd
 
-_COARSE = 2e-3
+_COARSE_NS = 2_000_000
 
 
 class Alarm(Protocol):
-    """Calls back once at an instant of the monotonic clock."""
+    """Calls back once at an instant of CLOCK_MONOTONIC."""
 
-    def set(self, at: float) -> None:
-        """Ring at `at` (seconds, `time.monotonic`); replaces an earlier setting. A past instant rings at once."""
+    def at(self, monotonic_ns: int) -> None:
+        """Ring at `monotonic_ns`; replaces an earlier setting. A past instant rings at once."""
         ...
 
     def close(self) -> None:
@@ -27,7 +26,7 @@ class Alarm(Protocol):
 
 def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
     """Return the most punctual alarm of this platform."""
-    return TimerfdAlarm(loop, ring) if sys.platform == "linux" else HybridAlarm(loop, ring)
+    return TimerfdAlarm(loop, ring) if has_timerfd() else HybridAlarm(loop, ring)
 
 
 class TimerfdAlarm:
@@ -40,10 +39,10 @@ class TimerfdAlarm:
         self._at = 0
         loop.add_reader(self._timer.fd, self._expired)
 
-    def set(self, at: float) -> None:
-        """See `Alarm.set`."""
-        self._at = int(at * 1e9)
-        self._timer.at(self._at)
+    def at(self, monotonic_ns: int) -> None:
+        """See `Alarm.at`."""
+        self._at = monotonic_ns
+        self._timer.at(monotonic_ns)
 
     def close(self) -> None:
         """See `Alarm.close`."""
@@ -64,10 +63,10 @@ class HybridAlarm:
         self._ring = ring
         self._handle: asyncio.Handle | None = None
 
-    def set(self, at: float) -> None:
-        """See `Alarm.set`."""
+    def at(self, monotonic_ns: int) -> None:
+        """See `Alarm.at`."""
         self._cancel()
-        self._wait(at)
+        self._wait(monotonic_ns)
 
     def close(self) -> None:
         """See `Alarm.close`."""
@@ -78,11 +77,11 @@ class HybridAlarm:
             self._handle.cancel()
             self._handle = None
 
-    def _wait(self, at: float) -> None:
-        left = at - time.monotonic()
+    def _wait(self, at: int) -> None:
+        left = at - time.monotonic_ns()
         if left <= 0:
             self._handle = self._loop.call_soon(self._ring)
-        elif left <= _COARSE:
+        elif left <= _COARSE_NS:
             self._handle = self._loop.call_soon(self._wait, at)
         else:
-            self._handle = self._loop.call_later(left - _COARSE, self._wait, at)
+            self._handle = self._loop.call_later((left - _COARSE_NS) / 1e9, self._wait, at)
