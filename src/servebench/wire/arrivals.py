@@ -44,5 +44,7 @@ class Arrivals:
         )
 
     def at(self, offset: int) -> int:
-        """The arrival (ns) of the body byte at `offset`; raises IndexError beyond the body."""
+        """The arrival (ns) of the body byte at `offset`; raises IndexError outside the body."""
+        if offset < 0:
+            raise IndexError(offset)
         return int(self.stamps_ns[self.ends.searchsorted(offset, "right")])
