@@ -15,7 +15,7 @@ import httpx
 from servebench.wire.arrivals import Arrivals
 from servebench.wire.exchange import Exchange
 from servebench.wire.pool import Limits, Origin, Pool
-from servebench.wire.reactor import Reactor
+from servebench.wire.reactor import Reactor, make_reactor
 
 
 class KernelStampTransport(httpx.AsyncBaseTransport):
@@ -76,7 +76,7 @@ class KernelStampTransport(httpx.AsyncBaseTransport):
 
     def _pool(self, origin: Origin) -> Pool:
         if self._reactor is None:
-            self._reactor = Reactor(asyncio.get_running_loop(), self._hold_ns)
+            self._reactor = make_reactor(asyncio.get_running_loop(), self._hold_ns)
         if origin not in self._pools:
             tls = (self._tls or ssl.create_default_context()) if origin.scheme == "https" else None
             self._pools[origin] = Pool(origin, self._reactor, self._limits, tls)
