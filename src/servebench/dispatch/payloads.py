@@ -92,7 +92,8 @@ def request_head(job: Job) -> bytes:
         UsageError: the variable that should hold the API key is not set.
     """
     headers = {"accept": "text/event-stream" if job.stream else "application/json", "accept-encoding": "identity"}
-    headers |= {"user-agent": "servebench", "content-type": "application/json"} | job.headers
+    headers |= {"user-agent": "servebench", "content-type": "application/json"}
+    headers |= {name.lower(): value for name, value in job.headers.items()}
     if job.api_key_env is not None:
         key = os.environ.get(job.api_key_env)
         if not key:
