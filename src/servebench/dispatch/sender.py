@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from servebench.dispatch.call import Call, record_of, retry_after
 from servebench.dispatch.job import Job
 from servebench.dispatch.payloads import Payloads
+from servebench.dispatch.secret import Secret
 from servebench.dispatch.slices import Slices
 from servebench.record.columns import Outcome, RequestRecord
 from servebench.record.counters import Slot, WorkerCounters
@@ -71,7 +72,7 @@ class Sender:
         self._journal = journal
         self._raw = raw
         self._counters = counters
-        self._secret = secret
+        self._secret = Secret(secret) if secret else None
         self._count = count
         self._running: dict[Call, None] = {}
         self._decoding = 0
@@ -165,7 +166,7 @@ class Sender:
         if call.answer is None:
             call.answer = Answer(self._job.stream, self._count)
         if self._raw is not None:
-            self._raw.add(call.row, parts, stamps)
+            self._raw.add(call.row, self._secret.out_of_parts(parts) if self._secret else parts, stamps)
         call.answer.feed(parts, stamps)
 
     def _finish(self, call: Call) -> None:
@@ -175,8 +176,9 @@ class Sender:
         row = call.row
         planned = int(self._plan.input_tokens[row]), int(self._plan.output_tokens[row])
         record = record_of(call, self._job.worker, int(self._plan.class_id[row]), planned, chunks)
-        if record.error is not None and self._secret:
-            record.error = record.error.replace(self._secret, "[key]")
+        if self._secret is not None:
+            record.error = self._secret.out_of(record.error)
+            record.finish_reason = self._secret.out_of(record.finish_reason)
         self._journal.add(record, chunks.arrival_ns, chunks.tokens, chunks.channel, chunks.size)
         self._count_finished(call, record)
         if chunks.tokens.size:
