@@ -81,6 +81,7 @@ def start_sim(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            process_group=0,  # Ctrl-C in a terminal is for the parent, which lets requests in flight end first
         )
         running = SimProcess(process, "")
         try:
