@@ -1,0 +1,151 @@
+"""One run, from a scenario to a run directory: the only place that ties engine, workload and dispatch together."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from servebench.dispatch.conductor import Course, Interrupts, conduct
+from servebench.dispatch.crew import Crew
+from servebench.dispatch.losses import record_losses
+from servebench.errors import UsageError
+from servebench.record.counters import LiveCounters
+from servebench.record.place import Place, is_disk_error
+from servebench.run.manifest import closing, describe, opening
+from servebench.run.options import Observer, RunOptions
+from servebench.run.staff import check_workers, job_of, window_of, workers_for
+from servebench.run.target import Target, open_target
+
+if TYPE_CHECKING:
+    from servebench.engine.attach import EndpointFacts
+    from servebench.record.rundir import RunDir
+    from servebench.scenario.schema import Scenario
+    from servebench.workload.kit import PromptKit
+    from servebench.workload.plan import Plan
+
+__all__ = ["Observer", "RunOptions", "Target", "run"]
+
+
+def run(scenario: Scenario, options: RunOptions, observer: Observer | None = None, crew: Crew | None = None) -> RunDir:
+    """Execute `scenario` and return its finished run directory, analysed by nobody yet.
+
+    An interrupted run returns as well, with the status "interrupted" in its manifest.
+
+    Args:
+        scenario: what to do.
+        options: where and how.
+        observer: is told how far the run is.
+        crew: worker processes that were started already, to save their start-up time.
+
+    Raises:
+        UsageError: the scenario or the options cannot be used, or the run directory cannot be written to.
+        EngineError: the server cannot be reached or started.
+        KeyboardInterrupt: SIGINT or SIGTERM came before the load; nothing is left behind.
+    """
+    observer = observer or Observer()
+    if options.workers is not None:
+        check_workers(scenario, options.workers)
+    with ExitStack() as stack:
+        crew = stack.enter_context(crew or Crew(options.workers or 1))
+        interrupts = stack.enter_context(Interrupts())
+        place = Place(scenario.name, options.out, options.results)
+        try:
+            rundir = place.occupy()
+            rundir.manifest |= opening(scenario, options)
+            rundir.save_manifest()
+            _execute(scenario, options, rundir, crew, observer, interrupts, stack)
+        except BaseException as error:
+            crew.kill()
+            place.leave(error)
+            if is_disk_error(error):
+                reason = getattr(error, "strerror", None) or error
+                raise UsageError(f"the run in {place.path} cannot go on: {reason}") from error
+            raise
+    return rundir
+
+
+def _execute(
+    scenario: Scenario,
+    options: RunOptions,
+    rundir: RunDir,
+    crew: Crew,
+    observer: Observer,
+    interrupts: Interrupts,
+    stack: ExitStack,
+) -> None:
+    from servebench.telemetry.host import environment
+    from servebench.workload.planning import make_plan
+
+    observer.status("making the plan")
+    with interrupts.raising():
+        plan = make_plan(scenario)
+        plan.write(rundir.plan_path)
+    target = stack.enter_context(open_target(scenario, options, rundir, observer, interrupts))
+    observer.status("asking the server what it is")
+    with interrupts.raising():
+        facts, kit = _ask(scenario, options, target)
+        salt = options.salt if options.salt is not None else secrets.randbits(48)
+        describe(rundir, scenario, options, plan, target, facts, kit, salt)
+        workers = options.workers or workers_for(scenario, plan)
+        crew.recruit(workers)
+        counters = LiveCounters.create(workers)
+        stack.callback(counters.unlink)
+        jobs = [job_of(scenario, options, rundir, counters, facts, kit, salt, n, workers) for n in range(workers)]
+        crew.brief(jobs, rundir.journal_dir)
+        rundir.manifest["environment"] = environment()  # while the workers prepare: nothing of the kind under load
+        rundir.save_manifest()
+        crew.wait_ready(counters)
+    counters.unlink()  # all have it mapped; a name left behind would outlive a kill
+    observer.load(scenario, target, counters, len(plan))
+    try:
+        course = conduct(crew, counters, window_of(scenario), scenario.load.drain, interrupts)
+    finally:
+        observer.done()
+    observer.status("writing the results")
+    _close(rundir, crew, counters, plan, course, target)
+
+
+def _ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[EndpointFacts, PromptKit]:
+    """What the server is, and how prompts of exact length are written for it."""
+    from servebench.engine.attach import examine
+    from servebench.engine.reach import open_client
+    from servebench.workload.prompts import build_kit
+
+    key = os.environ.get(options.api_key_env) if options.api_key_env else None
+    verify: bool | str = str(options.ca_file) if options.ca_file else not options.insecure
+    api, extra = scenario.endpoint.api, scenario.endpoint.extra_body
+    with open_client(target.url, key, verify, scenario.endpoint.connect_timeout, scenario.endpoint.headers) as client:
+        facts = examine(client, target.url, api, target.model)
+        return facts, build_kit(client, facts, api, facts.model, options.tokenizer, extra)
+
+
+def _close(
+    rundir: RunDir,
+    crew: Crew,
+    counters: LiveCounters,
+    plan: Plan,
+    course: Course,
+    target: Target,
+) -> None:
+    """Write what is known after the last request, and merge the journals."""
+    manifest = rundir.manifest
+    if (death := target.died()) is not None:
+        manifest["warnings"].append(death)
+    if dead := crew.dead(counters):
+        manifest["warnings"] += [f"worker {number} died: {crew.last_words(number)}" for number in dead]
+        record_losses(rundir, plan, counters.snapshot(), dead, course)
+    manifest |= closing(course, crew.figures(rundir.journal_dir))
+    rundir.save_manifest()
+    _tidy(rundir, crew)
+    rundir.finalise()
+
+
+def _tidy(rundir: RunDir, crew: Crew) -> None:
+    """Remove the workers' notes, now in the manifest, and keep what they wrote to their error output."""
+    for number in range(len(crew)):
+        for name in (f"worker-{number}.json", f"worker-{number}.job.json"):
+            (rundir.journal_dir / name).unlink(missing_ok=True)
+        if text := crew.log(number):
+            rundir.log_path(f"worker-{number}").write_text(text, "utf-8")

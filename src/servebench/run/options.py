@@ -1,0 +1,58 @@
+"""What is added to a scenario to make a run of it, and who is told how the run goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from servebench.record.counters import LiveCounters
+    from servebench.run.target import Target
+    from servebench.scenario.schema import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line adds to a scenario.
+
+    Attributes:
+        endpoint: a base URL, "vllm" or "sim".
+        model: overrides the scenario's model.
+        out: the run directory; None makes one below `results`.
+        results: where run directories go by default.
+        workers: worker processes; None chooses by the plan's rate and the machine's processors.
+        keep_raw: whether raw bytes are stored.
+        tokenizer: a local tokenizer, for servers without one.
+        api_key_env: name of the environment variable that holds the API key.
+        ca_file: trusted certificates instead of the system's.
+        insecure: do not check certificates.
+        vllm_python: the Python that has vLLM.
+        salt: of the prompts; None draws one, so that no run meets the cache of another.
+    """
+
+    endpoint: str = "vllm"
+    model: str | None = None
+    out: Path | None = None
+    results: Path = Path("results")
+    workers: int | None = None
+    keep_raw: bool = False
+    tokenizer: str | None = None
+    api_key_env: str | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+    vllm_python: Path | None = None
+    salt: int | None = None
+
+
+class Observer:
+    """What a live view overrides; every method does nothing here."""
+
+    def status(self, text: str) -> None:
+        """What is being waited for before there is load."""
+
+    def load(self, scenario: Scenario, target: Target, counters: LiveCounters, rows: int) -> None:
+        """The load starts; `counters` show it until `done`."""
+
+    def done(self) -> None:
+        """The load has ended."""
