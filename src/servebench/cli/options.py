@@ -39,7 +39,7 @@ def _workers(ctx: click.Context, param: click.Parameter, value: str) -> int | No
     return int(value)
 
 
-def _api_key(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+def _secret_variable(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
     """Check that `name` is that of a set variable, without ever showing what may be a key given by mistake."""
     if name is None:
         return None
@@ -48,8 +48,20 @@ def _api_key(ctx: click.Context, param: click.Parameter, name: str | None) -> st
     if not os.environ.get(name):
         if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
             name = "of that name"
-        raise UsageError(f"--api-key-env: the environment variable {name} is not set or empty")
+        raise UsageError(f"{param.opts[0]}: the environment variable {name} is not set or empty")
     return name
+
+
+def _telemetry_url(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
+    """Check an http(s) URL without credentials; a DCGM exporter's keeps its path."""
+    if url is None:
+        return None
+    from servebench.engine.attach import base_url
+
+    try:
+        return base_url(url)
+    except UsageError as error:
+        raise UsageError(str(error).replace("endpoint", "--telemetry", 1)) from None
 
 
 def endpoint_option(function: Command) -> Command:
@@ -120,7 +132,7 @@ def api_key_env_option(function: Command) -> Command:
     return click.option(
         "--api-key-env",
         metavar="VARIABLE",
-        callback=_api_key,
+        callback=_secret_variable,
         help="Name of the environment variable that holds the API key, sent as a bearer token; "
         "the key itself is never written anywhere.",
     )(function)
@@ -174,6 +186,50 @@ def tokenizer_option(function: Command) -> Command:
     )(function)
 
 
+def telemetry_options(function: Command) -> Command:
+    """What is sampled beside the load: `telemetry`, `nvml_hz`, `scrape_hz`, `telemetry_url`, `telemetry_token_env`."""
+    return _stacked(
+        function,
+        click.option(
+            "--no-telemetry",
+            "telemetry",
+            flag_value=False,
+            default=True,
+            type=bool,
+            help="Sample neither the server's /metrics nor this machine nor its GPUs.",
+        ),
+        click.option(
+            "--nvml-hz",
+            type=click.FloatRange(0.1, 100),
+            metavar="HZ",
+            default=20.0,
+            show_default=True,
+            help="Samples a second of this machine's GPUs.",
+        ),
+        click.option(
+            "--scrape-hz",
+            type=click.FloatRange(0.1, 20),
+            metavar="HZ",
+            default=2.0,
+            show_default=True,
+            help="Samples a second of the server's /metrics.",
+        ),
+        click.option(
+            "--telemetry",
+            "telemetry_url",
+            metavar="URL",
+            callback=_telemetry_url,
+            help="Telemetry of the GPU host: that of `servebench telemetry serve` there, or a DCGM exporter.",
+        ),
+        click.option(
+            "--telemetry-token-env",
+            metavar="VARIABLE",
+            callback=_secret_variable,
+            help="Name of the environment variable that holds the token for --telemetry.",
+        ),
+    )
+
+
 def vllm_python_option(function: Command) -> Command:
     """`--vllm-python`, passed as `vllm_python: Path | None`."""
     return click.option(
@@ -187,7 +243,8 @@ def vllm_python_option(function: Command) -> Command:
 
 def connection_options(function: Command) -> Command:
     """How a server is reached: `--endpoint`, `--model`, `--api-key-env`, `--ca-file`, `--insecure`, `--vllm-python`."""
-    stack: tuple[Decorator[Command], ...] = (
+    return _stacked(
+        function,
         endpoint_option,
         model_option,
         api_key_env_option,
@@ -195,7 +252,11 @@ def connection_options(function: Command) -> Command:
         insecure_option,
         vllm_python_option,
     )
-    for option in reversed(stack):
+
+
+def _stacked(function: Command, *options: Decorator[Command]) -> Command:
+    """Apply decorators so that --help lists their options in this order."""
+    for option in reversed(options):
         function = option(function)
     return function
 

@@ -13,6 +13,7 @@ from servebench.cli.options import (
     keep_raw_option,
     output_options,
     set_option,
+    telemetry_options,
     tokenizer_option,
     workers_option,
 )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @workers_option
 @tokenizer_option
 @keep_raw_option
+@telemetry_options
 @output_options
 @click.option("--salt", type=int, help="Salt of the prompts' text, to repeat a run's very words; else a fresh one.")
 @click.pass_context

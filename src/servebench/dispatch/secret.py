@@ -1,36 +1,40 @@
-"""Keeps the API key out of what is recorded, where a server repeats it: in an error, a reason, or raw bytes."""
+"""Keeps the API key, and whatever else may not be stored, out of what is recorded, where a server repeats it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 SHOWN = "[key]"
-LEAST = 6  # characters of the key at the end of a text that was cut short; fewer tell nothing
+LEAST = 6  # characters of a secret at the end of a text that was cut short; fewer tell nothing
 
 
-class Secret:
-    """The key, to be taken out of texts."""
+class Secrets:
+    """Values to be taken out of texts and bytes; those that hold another one go first."""
 
-    def __init__(self, value: str) -> None:
-        self._value = value
-        self._bytes = value.encode()
+    def __init__(self, *values: str) -> None:
+        self._values = sorted(filter(None, values), key=len, reverse=True)
+        self._bytes = [value.encode() for value in self._values]
 
     def out_of(self, text: str | None) -> str | None:
-        """Return `text` with the key, and a beginning of it at the very end, replaced."""
+        """Return `text` with each secret, and a beginning of one at the very end, replaced."""
         if text is None:
             return None
-        text = text.replace(self._value, SHOWN)
-        for size in range(len(self._value) - 1, LEAST - 1, -1):
-            if text.endswith(self._value[:size]):
-                return text[:-size] + SHOWN
+        for value in self._values:
+            text = text.replace(value, SHOWN)
+        for value in self._values:
+            for size in range(len(value) - 1, LEAST - 1, -1):
+                if text.endswith(value[:size]):
+                    return text[:-size] + SHOWN
         return text
 
     def out_of_parts(self, parts: Sequence[bytes]) -> list[bytes]:
-        """Return the pieces of a body, each as long as before, with asterisks for the key, which may span several."""
-        body = b"".join(parts)
-        if self._bytes not in body:
+        """Return the pieces of a body, each as long as before, with asterisks for a secret, which may span several."""
+        body = b"".join(parts) if self._bytes else b""
+        found = [value for value in self._bytes if value in body]
+        if not found:
             return list(parts)
-        body = body.replace(self._bytes, b"*" * len(self._bytes))
+        for value in found:
+            body = body.replace(value, b"*" * len(value))
         clean, start = [], 0
         for part in parts:
             clean.append(body[start : start + len(part)])

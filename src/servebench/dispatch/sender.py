@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import httpx
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from servebench.dispatch.call import Call, record_of, retry_after
 from servebench.dispatch.job import Job
 from servebench.dispatch.payloads import Payloads
-from servebench.dispatch.secret import Secret
+from servebench.dispatch.secret import Secrets
 from servebench.dispatch.slices import Slices
 from servebench.record.columns import Outcome, RequestRecord
 from servebench.record.counters import Slot, WorkerCounters
@@ -40,7 +40,7 @@ class Sender:
         journal: where records go.
         raw: where raw bytes go, if they are kept.
         counters: the worker's live counters.
-        secret: the API key, blanked out wherever the server repeats it.
+        secrets: the API key and the headers that are not stored, blanked out wherever the server repeats them.
         count: a local tokenizer's count, if one is configured.
 
     Attributes:
@@ -61,7 +61,7 @@ class Sender:
         journal: JournalWriter,
         raw: RawWriter | None,
         counters: WorkerCounters,
-        secret: str | None = None,
+        secrets: Sequence[str] = (),
         count: Callable[[str], int] | None = None,
     ) -> None:
         self._job = job
@@ -72,7 +72,7 @@ class Sender:
         self._journal = journal
         self._raw = raw
         self._counters = counters
-        self._secret = Secret(secret) if secret else None
+        self._secrets = Secrets(*secrets)
         self._count = count
         self._running: dict[Call, None] = {}
         self._decoding = 0
@@ -166,7 +166,7 @@ class Sender:
         if call.answer is None:
             call.answer = Answer(self._job.stream, self._count)
         if self._raw is not None:
-            self._raw.add(call.row, self._secret.out_of_parts(parts) if self._secret else parts, stamps)
+            self._raw.add(call.row, self._secrets.out_of_parts(parts), stamps)
         call.answer.feed(parts, stamps)
 
     def _finish(self, call: Call) -> None:
@@ -176,9 +176,8 @@ class Sender:
         row = call.row
         planned = int(self._plan.input_tokens[row]), int(self._plan.output_tokens[row])
         record = record_of(call, self._job.worker, int(self._plan.class_id[row]), planned, chunks)
-        if self._secret is not None:
-            record.error = self._secret.out_of(record.error)
-            record.finish_reason = self._secret.out_of(record.finish_reason)
+        record.error = self._secrets.out_of(record.error)
+        record.finish_reason = self._secrets.out_of(record.finish_reason)
         self._journal.add(record, chunks.arrival_ns, chunks.tokens, chunks.channel, chunks.size)
         self._count_finished(call, record)
         if chunks.tokens.size:

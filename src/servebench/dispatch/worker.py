@@ -33,6 +33,7 @@ from servebench.errors import ServebenchError
 from servebench.record.counters import Command, LiveCounters, Slot, State, WorkerCounters
 from servebench.record.journal import JournalWriter
 from servebench.record.raw import RawWriter
+from servebench.record.redaction import secrets_of
 from servebench.wire.pool import Limits, Origin, Pool
 from servebench.wire.reactor import make_reactor
 from servebench.workload.plan import Plan
@@ -68,7 +69,7 @@ class Worker:
         self._pool = Pool(Origin.of(url), self._reactor, limits, tls)
         self._journal = JournalWriter(self._rundir / "journal", job.worker)
         self._raw = RawWriter(self._rundir / "raw", job.worker) if job.keep_raw else None
-        key = os.environ.get(job.api_key_env) if job.api_key_env else None
+        secrets = secrets_of({"endpoint": {"headers": job.headers}}, os.environ, [job.api_key_env])
         self._sender = Sender(
             job,
             plan,
@@ -78,7 +79,7 @@ class Worker:
             self._journal,
             self._raw,
             counters,
-            key,
+            secrets,
             _local_count(job.tokenizer),
         )
         self._load: Loop = (
@@ -225,6 +226,7 @@ def main() -> None:
     if not path:
         return  # the parent changed its mind
     job = Job.read(Path(path))
+    Path(path).unlink(missing_ok=True)  # its headers may hold secrets, which must not outlive a kill
     counters = LiveCounters.open(Path(job.counters)).worker(job.worker)
     counters.set(Slot.PID, os.getpid())
     plan = Plan.read(Path(job.rundir) / "plan.parquet")

@@ -15,6 +15,7 @@ from servebench.errors import UsageError
 from servebench.record.columns import CHUNKS, REQUESTS, TELEMETRY
 from servebench.record.journal import read_journals
 from servebench.record.merge import ROWS_AT_ONCE, ChunkIndex, whole_requests
+from servebench.record.redaction import clean
 from servebench.record.stream import SUFFIX, read_table
 
 MANIFEST_SCHEMA = 1
@@ -29,7 +30,10 @@ class RunDir:
     Attributes:
         path: the directory.
         manifest: the content of run.json; change it, then `save_manifest`.
+        secrets: what must not be written, wherever it turns up in the manifest.
     """
+
+    secrets: tuple[str, ...] = ()
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -92,7 +96,13 @@ class RunDir:
         return cls(path, _read_manifest(path))
 
     def save_manifest(self) -> None:
-        """Replace run.json as a whole; after a crash at any instant the old or the new one is there."""
+        """Replace run.json as a whole; after a crash at any instant the old or the new one is there.
+
+        What may not be written (see `redaction`) is taken out of `manifest`, too, so that no report can repeat it.
+        """
+        shown = clean(self.manifest, self.secrets)
+        self.manifest.clear()
+        self.manifest.update(shown)
         text = json.dumps(self.manifest, indent=1, ensure_ascii=False, allow_nan=False)
         scratch = self.path / f".{MANIFEST}.new"
         with scratch.open("w", encoding="utf-8") as file:

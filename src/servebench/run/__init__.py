@@ -13,8 +13,10 @@ from servebench.dispatch.losses import record_losses
 from servebench.errors import UsageError
 from servebench.record.counters import LiveCounters
 from servebench.record.place import Place, is_disk_error
+from servebench.record.redaction import secrets_of, without
 from servebench.run.manifest import closing, describe, opening
 from servebench.run.options import Observer, RunOptions
+from servebench.run.sampling import Sampling
 from servebench.run.staff import check_workers, job_of, window_of, workers_for
 from servebench.run.target import Target, open_target
 
@@ -49,15 +51,19 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
         check_workers(scenario, options.workers)
     with ExitStack() as stack:
         crew = stack.enter_context(crew or Crew(options.workers or 1))
+        sampling = Sampling(options)
+        stack.callback(sampling.kill)
         interrupts = stack.enter_context(Interrupts())
         place = Place(scenario.name, options.out, options.results)
         try:
             rundir = place.occupy()
+            rundir.secrets = _secrets(scenario, options)
             rundir.manifest |= opening(scenario, options)
             rundir.save_manifest()
-            _execute(scenario, options, rundir, crew, observer, interrupts, stack)
+            _execute(scenario, options, rundir, crew, sampling, observer, interrupts, stack)
         except BaseException as error:
             crew.kill()
+            sampling.kill()
             place.leave(error)
             if is_disk_error(error):
                 reason = getattr(error, "strerror", None) or error
@@ -66,11 +72,16 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
     return rundir
 
 
+def _secrets(scenario: Scenario, options: RunOptions) -> tuple[str, ...]:
+    return secrets_of(scenario.resolved(), os.environ, (options.api_key_env, options.telemetry_token_env))
+
+
 def _execute(
     scenario: Scenario,
     options: RunOptions,
     rundir: RunDir,
     crew: Crew,
+    sampling: Sampling,
     observer: Observer,
     interrupts: Interrupts,
     stack: ExitStack,
@@ -86,6 +97,7 @@ def _execute(
     observer.status("asking the server what it is")
     with interrupts.raising():
         facts, kit = _ask(scenario, options, target)
+        sampling.begin(scenario, rundir, facts, target)
         salt = options.salt if options.salt is not None else secrets.randbits(48)
         describe(rundir, scenario, options, plan, target, facts, kit, salt)
         workers = options.workers or workers_for(scenario, plan)
@@ -97,6 +109,7 @@ def _execute(
         rundir.manifest["environment"] = environment()  # while the workers prepare: nothing of the kind under load
         rundir.save_manifest()
         crew.wait_ready(counters)
+        sampling.wait_ready()
     counters.unlink()  # all have it mapped; a name left behind would outlive a kill
     observer.load(scenario, target, counters, len(plan))
     try:
@@ -104,7 +117,7 @@ def _execute(
     finally:
         observer.done()
     observer.status("writing the results")
-    _close(rundir, crew, counters, plan, course, target)
+    _close(rundir, crew, counters, plan, course, target, sampling)
 
 
 def _ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[EndpointFacts, PromptKit]:
@@ -128,9 +141,12 @@ def _close(
     plan: Plan,
     course: Course,
     target: Target,
+    sampling: Sampling,
 ) -> None:
     """Write what is known after the last request, and merge the journals."""
     manifest = rundir.manifest
+    manifest |= sampling.end()
+    manifest["warnings"] += sampling.warnings
     if (death := target.died()) is not None:
         manifest["warnings"].append(death)
     if dead := crew.dead(counters):
@@ -143,9 +159,10 @@ def _close(
 
 
 def _tidy(rundir: RunDir, crew: Crew) -> None:
-    """Remove the workers' notes, now in the manifest, and keep what they wrote to their error output."""
+    """Remove the processes' notes, now in the manifest, and keep what the workers wrote to their error output."""
+    (rundir.journal_dir / "telemetry.json").unlink(missing_ok=True)
     for number in range(len(crew)):
         for name in (f"worker-{number}.json", f"worker-{number}.job.json"):
             (rundir.journal_dir / name).unlink(missing_ok=True)
         if text := crew.log(number):
-            rundir.log_path(f"worker-{number}").write_text(text, "utf-8")
+            rundir.log_path(f"worker-{number}").write_text(without(text, rundir.secrets), "utf-8")

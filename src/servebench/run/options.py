@@ -29,6 +29,10 @@ class RunOptions:
         insecure: do not check certificates.
         vllm_python: the Python that has vLLM.
         salt: of the prompts; None draws one, so that no run meets the cache of another.
+        telemetry: whether the server's metrics, this machine and its GPUs are sampled.
+        nvml_hz, scrape_hz: samples a second of the GPUs and of the server's metrics.
+        telemetry_url: of telemetry on the GPU host: `servebench telemetry serve`, or a DCGM exporter.
+        telemetry_token_env: name of the environment variable that holds the token for it.
     """
 
     endpoint: str = "vllm"
@@ -43,6 +47,11 @@ class RunOptions:
     insecure: bool = False
     vllm_python: Path | None = None
     salt: int | None = None
+    telemetry: bool = True
+    nvml_hz: float = 20.0
+    scrape_hz: float = 2.0
+    telemetry_url: str | None = None
+    telemetry_token_env: str | None = None
 
 
 class Observer:

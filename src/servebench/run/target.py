@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from servebench.record.redaction import clean_file
+
 if TYPE_CHECKING:
     from servebench.dispatch.conductor import Interrupts
     from servebench.record.rundir import RunDir
@@ -23,7 +25,7 @@ class Target:
         model: its name in requests, or "auto".
         cold_start: instants and seconds of a launch; None where the server was there before.
         server: what is known of a server that this run started, for the manifest.
-        stop: ends it; None where it is not ours.
+        pid: of its first process; None where it is not ours.
         died: says how it ended, if it did so by itself.
     """
 
@@ -31,6 +33,7 @@ class Target:
     model: str
     cold_start: dict[str, Any] | None = None
     server: dict[str, Any] | None = None
+    pid: int | None = None
     simulated: bool = False
     random_weights: bool = False
     died: Callable[[], str | None] = lambda: None
@@ -63,6 +66,7 @@ def _simulated(scenario: Scenario, options: RunOptions, rundir: RunDir, observer
             sim.url,
             model,
             server={"engine": "sim", "settings": SimSettings.of(settings).to_dict()},
+            pid=sim.pid,
             simulated=True,
             died=lambda: None if sim.poll() is None else f"the simulated engine ended with status {sim.poll()}",
         )
@@ -96,12 +100,14 @@ def _launched(
                 "env": server.env,
                 "command": server.command,
             },
+            pid=server.pid,
             random_weights=server.random_weights,
             died=lambda: None if server.alive() else f"vLLM died: {server.why_dead()}",
         )
     finally:
         observer.status("stopping vLLM")
         server.stop()
+        clean_file(rundir.log_path("server"), rundir.secrets)
 
 
 def _vllm_settings(scenario: Scenario, options: RunOptions) -> Any:
