@@ -58,7 +58,7 @@ def makers(job: SamplerJob) -> dict[str, Callable[[], Source]]:
     def remote() -> Source:
         from servebench.telemetry.remote_source import RemoteSource
 
-        return RemoteSource(job)
+        return RemoteSource.of(job)
 
     known = {"server": server, "nvml": nvml, "host": host, "remote": remote}
     return {name: known[name] for name in job.asked}
@@ -76,7 +76,7 @@ class Sampler:
         self._directory = Path(job.journal_dir)
         self._journal = JournalWriter(self._directory, "telemetry")
         self._fresh: deque[tuple[str, int, Sequence[Reading]]] = deque()
-        self._began = time.monotonic(), time.process_time()
+        self._began = 0.0, 0.0
         self._loops = [SourceLoop(name, make, self._take) for name, make in makers(job).items()]
 
     def _take(self, source: str, t_ns: int, readings: Sequence[Reading]) -> None:
@@ -90,6 +90,7 @@ class Sampler:
         for loop in self._loops:
             loop.baselined.wait(max(0.0, deadline - time.monotonic()))
         self.flush()
+        self._began = time.monotonic(), time.process_time()
 
     def flush(self) -> None:
         """Hand what was read to the kernel."""

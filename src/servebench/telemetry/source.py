@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from servebench.errors import ServebenchError
+
 Reading = tuple[str, str, float | None] | tuple[str, str, float | None, int]
 """device, name, value (None: the source has none) and, where it knows better than the loop, CLOCK_REALTIME ns."""
 
@@ -18,6 +20,16 @@ Sink = Callable[[str, int, Sequence[Reading]], None]
 
 class SourceAbsent(Exception):  # noqa: N818 not an error: it carries the reason why a source is missing
     """The source cannot be had; the text says why, in a form that a report may print."""
+
+
+class SampleFailed(Exception):  # noqa: N818 it says what is wrong with one sample
+    """One sample cannot be had; the text says why.
+
+    Attributes:
+        readings: what is known all the same; the source's other series get nulls.
+    """
+
+    readings: Sequence[Reading] = ()
 
 
 class Source(Protocol):
@@ -201,13 +213,18 @@ class SourceLoop:
             readings = read()
         except Exception as error:  # noqa: BLE001  this sample is lost, not the source
             self._tally.failure(explain(error))
-            readings = [(device, name, None) for device, name in self._series]
+            readings = self._nulls(getattr(error, "readings", ()))
         else:
             self._tally.success(time.monotonic(), on_beat)
             for reading in readings:
                 self._series[reading[:2]] = None
         self._sink(self.name, (before + time.time_ns()) // 2, readings)
         self._cpu_s = time.thread_time()
+
+    def _nulls(self, known: Sequence[Reading]) -> list[Reading]:
+        """A null for each series that was ever read, but for what is known."""
+        told = {reading[:2] for reading in known}
+        return [*known, *((device, name, None) for device, name in self._series if (device, name) not in told)]
 
     def _learn(self, source: Source) -> None:
         try:
@@ -219,12 +236,8 @@ class SourceLoop:
 def explain(error: BaseException) -> str:
     """One line on an error: the reason alone where the error is ours, else with its type."""
     text = next(iter(str(error).strip().splitlines()), "")
-    if isinstance(error, SourceAbsent | SampleFailed):
+    if isinstance(error, SourceAbsent | SampleFailed | ServebenchError):
         return text
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror  # without the file's name
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-class SampleFailed(Exception):  # noqa: N818 it says what is wrong with one sample
-    """One sample cannot be had; the text says why."""
