@@ -1,0 +1,139 @@
+"""How one GPU's values are read: what is refused is not asked again, what fails once is null once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import pynvml
+
+from servebench.telemetry.nvml_fields import LOSSES, REFUSALS, Field, Query
+from servebench.telemetry.nvml_gpm import Refuse, Value
+
+Fail = Callable[[str, str], None]
+
+
+class Reader(Protocol):
+    """Something that gives values of one GPU."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The values that it still gives."""
+
+    def read(self) -> Iterable[Value]:
+        """Read them now; raises NVMLError where the device is lost."""
+
+
+class QueryReader:
+    """Reads the values of one query.
+
+    Args:
+        handle: of the device.
+        query: what is asked.
+        refuse: told (name, reason) when the device will never answer.
+        fail: told (name, reason) when it did not answer this time.
+    """
+
+    def __init__(self, handle: Any, query: Query, refuse: Refuse, fail: Fail) -> None:
+        self.names: tuple[str, ...] = query.names
+        self._handle = handle
+        self._ask = query.ask
+        self._refuse = refuse
+        self._fail = fail
+
+    def read(self) -> list[Value]:
+        """Ask, unless it was refused before; raises NVMLError where the device is lost."""
+        try:
+            values = self._ask(self._handle) if self.names else ()
+        except pynvml.NVMLError as error:
+            if error.value in LOSSES:
+                raise
+            return self._without(error)
+        return [
+            (name, None if value is None else float(value)) for name, value in zip(self.names, values, strict=True)
+        ]
+
+    def _without(self, error: Any) -> list[Value]:
+        names = self.names
+        if error.value in REFUSALS:
+            self.names = ()
+            for name in names:
+                self._refuse(name, str(error))
+            return []
+        for name in names:
+            self._fail(name, str(error))
+        return [(name, None) for name in names]
+
+
+class FieldReader:
+    """Reads several field values by one call.
+
+    Args:
+        handle: of the device.
+        fields: what is read.
+        refuse, fail: as in `QueryReader`.
+    """
+
+    def __init__(self, handle: Any, fields: Sequence[Field], refuse: Refuse, fail: Fail) -> None:
+        self._handle = handle
+        self._refuse = refuse
+        self._fail = fail
+        self._set(fields)
+
+    def _set(self, fields: Sequence[Field]) -> None:
+        self._fields = tuple(fields)
+        self._ids = [(field.number, field.scope) for field in self._fields]
+        self.names = tuple(field.name for field in self._fields)
+
+    def read(self) -> list[Value]:
+        """Read all that were not refused; raises NVMLError where the device is lost."""
+        if not self._fields:
+            return []
+        try:
+            answers = pynvml.nvmlDeviceGetFieldValues(self._handle, self._ids)
+        except pynvml.NVMLError as error:
+            if error.value in LOSSES:
+                raise
+            return self._without(error.value, str(error))
+        values: list[Value] = []
+        for field, answer in zip(self._fields, answers, strict=True):
+            code = answer.nvmlReturn
+            values += self._missing(field, code) if code else [(field.name, _number(answer) * field.scale)]
+        return values
+
+    def _without(self, code: int, reason: str) -> list[Value]:
+        if code in REFUSALS:
+            fields = self._fields
+            self._set(())
+            for field in fields:
+                self._refuse(field.name, reason)
+            return []
+        for name in self.names:
+            self._fail(name, reason)
+        return [(name, None) for name in self.names]
+
+    def _missing(self, field: Field, code: int) -> list[Value]:
+        error = pynvml.NVMLError(code)
+        if code in LOSSES:
+            raise error
+        if code in REFUSALS:
+            self._set([other for other in self._fields if other is not field])
+            self._refuse(field.name, str(error))
+            return []
+        self._fail(field.name, str(error))
+        return [(field.name, None)]
+
+
+_MEMBERS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+
+
+def _number(answer: Any) -> float:
+    return float(getattr(answer.value, _MEMBERS[answer.valueType]))
