@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis import client_health, data, facts, lengths
+from servebench.analysis import client_health, data, facts, joined, lengths
 from servebench.analysis.data import MISSING, SOURCES, RunData, RunSource
 from servebench.analysis.facts import Facts, Reached, Statistics
 from servebench.analysis.identities import Identity
@@ -67,6 +67,7 @@ def document(found: Facts) -> Document:
         "client": client_health.describe(found),
         "identities": {i.name: _identity(i) for i in found.identities},
         "stationarity": [_drift(d) for d in found.drifts],
+        **joined.describe(found),
         "definitions": _definitions(found),
         **_carried(manifest),
     }
@@ -79,7 +80,7 @@ def _carried(manifest: Mapping[str, Any]) -> Document:
         "plan": {key: plan.get(key) for key in ("hash", "rows", "seeds", "salt", "classes")},
         "endpoint": manifest.get("endpoint"),
         "prompts": manifest.get("prompts"),
-        "cold_start": manifest.get("cold_start"),
+        "server_identity": manifest.get("server_identity"),
         "environment": manifest.get("environment") or {},
         "workers": list(manifest.get("workers") or []),
         "selftest": manifest.get("selftest"),
