@@ -23,6 +23,7 @@ COMMANDS = {
     "scenario": "List, check and show scenarios.",
     "serve": "Start the local vLLM that a run would start, and leave it up.",
     "sim": "Start the simulated engine alone.",
+    "telemetry": "Serve this machine's GPU telemetry to a run on another machine.",
     "selftest": "Measure this machine's own stamp error, lateness and token rate.",
 }
 
