@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from servebench.analysis.data import Ints, RunData, Series
 from servebench.analysis.facts import Facts
-from servebench.analysis.sampling import covers, value_at
+from servebench.analysis.sampling import covers, told, value_at
 
 SOURCE = "server"
 COUNTERS = {
     "requests_success": "requests",
+    "requests_aborted": "requests",
     "rejections": "requests",
     "preemptions": "requests",
     "prompt_tokens": "tokens",
@@ -26,6 +27,9 @@ COUNTERS = {
     "step_tokens_sum": "tokens",
     "spec_drafted": "tokens",
     "spec_accepted": "tokens",
+    "estimated_flops": "FLOP",
+    "estimated_read_bytes": "bytes",
+    "estimated_write_bytes": "bytes",
 }
 HISTOGRAMS = ("ttft", "itl", "e2e", "queue", "prefill", "decode", "inference")
 
@@ -91,9 +95,10 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def restarts(run: RunData) -> Ints:
-    """Instants (ns) of the first sample after each restart: a counter of an engine was lower than before."""
+    """Instants (ns) of the first sample after each restart: by the sampler, or a counter that was lower than before."""
     names = [*COUNTERS, *(f"{name}_{part}" for name in HISTOGRAMS for part in ("sum", "count"))]
-    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    noticed = [restart["t_ns"] for restart in told(run, SOURCE).get("restarts") or []]
+    found: list[NDArray[np.int64]] = [np.asarray(noticed, np.int64)]
     for name in names:
         found += [s.t[1:][np.diff(s.value) < 0] for s in run.workers(name, SOURCE).values()]
     return np.unique(np.concatenate(found))

@@ -10,12 +10,12 @@ Shape of `energy` in summary.json::
      "mean_w": 405.2 | null, "idle_w": 118.4 | null, "above_idle_j": 17206.0 | null,
      "output_tokens": 81234, "requests": 402,   # arrived (the last token of ok requests) inside the window
      "j_per_output_token": 0.299 | null, "j_per_request": 60.5 | null, "j_per_output_token_above_idle": ... | null,
-     "limit_gap_ms": 1000.0,
      "gpus": [{"source", "device", "uuid", "name", "used": bool | null, "how": "manifest|processes|assumed" | null,
+               "why": str | null,                # the sampler's reason
                "counter_j": float | null, "counter_reason": str | null,
                "power_name": "power_w" | "power_avg_w" | null, "integral_j": float | null, "integral_reason",
                "difference_share": 0.0004 | null,           # (integral − counter)/counter
-               "mean_w", "limit_w", "samples": 1200, "longest_gap_ms": 61.0,
+               "mean_w", "limit_w", "samples": 1200, "longest_gap_ms": 61.0, "limit_gap_ms": 1000.0,
                "idle": {"n", "mean", "p50", "p95"}}],        # power in W while the server was idle, whole run
      "definition": str, "population": str, "unit": "J"}
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.data import Series
+from servebench.analysis.data import Ints, Series
 from servebench.analysis.facts import Facts
 from servebench.analysis.gpus import Gpu, find
 from servebench.analysis.join import Level
@@ -35,7 +35,7 @@ from servebench.analysis.phases import PHASES, Phases
 from servebench.analysis.rounding import milliseconds, rounded
 from servebench.analysis.sampling import absent, covers, longest_gap, value_at
 
-LONGEST_GAP_NS = 1_000_000_000
+LEAST_GAP_NS, GAP_PERIODS = 1_000_000_000, 3  # a gap may last as long as the longer of these allows
 POWER = ("power_w", "power_avg_w")  # the instant reading first
 DEFINITION = (
     "counter: difference of the driver's total-energy counter, interpolated at both edges of the window; integral: "
@@ -52,7 +52,8 @@ class Consumption:
         gpu: whose.
         counter, integral: J; None with the reason beside it.
         power_name: series of the integral.
-        samples: power (else counter) samples in the window; `gap` the longest time without one, ns.
+        samples: of the counter (else of the power) in the window; `gap` the longest time without one, ns, of
+            `gap_limit` allowed.
         idle: power while idle, W.
         limit: enforced power limit, W.
     """
@@ -65,6 +66,7 @@ class Consumption:
     power_name: str | None
     samples: int
     gap: int | None
+    gap_limit: int
     idle: Level
     limit: float | None
 
@@ -131,6 +133,7 @@ def _consumption(facts: Facts, phases: Phases, gpu: Gpu) -> Consumption:
         power_name=name,
         samples=int(((t >= start) & (t < end)).sum()),
         gap=longest_gap(t, start, end),
+        gap_limit=_gap_limit(t),
         idle=Level.of(idle),
         limit=float(limit.value[-1]) if limit is not None else None,
     )
@@ -148,12 +151,18 @@ def refusals(facts: Facts, found: tuple[Consumption, ...]) -> list[str]:
     for each in used:
         if each.joules is None:
             reasons.append(f"{each.gpu.device}: {each.counter_reason}, {each.integral_reason}")
-        if each.gap is not None and each.gap > LONGEST_GAP_NS:
+        if each.gap is not None and each.gap > each.gap_limit:
             reasons.append(
                 f"{each.gpu.device}: {each.gap / 1e6:.0f} ms without a sample in the window, "
-                f"of {LONGEST_GAP_NS / 1e6:.0f} ms allowed"
+                f"of {each.gap_limit / 1e6:.0f} ms allowed"
             )
     return reasons
+
+
+def _gap_limit(t: Ints) -> int:
+    """The longest time without a sample that energy may be told over, ns."""
+    usual = float(np.median(np.diff(t))) if t.size > 1 else 0.0
+    return max(LEAST_GAP_NS, round(GAP_PERIODS * usual))
 
 
 def describe(facts: Facts, phases: Phases) -> dict[str, Any]:
@@ -184,7 +193,6 @@ def describe(facts: Facts, phases: Phases) -> dict[str, Any]:
         "j_per_output_token": per(joules, tokens),
         "j_per_request": per(joules, requests),
         "j_per_output_token_above_idle": per(above, tokens),
-        "limit_gap_ms": milliseconds(LONGEST_GAP_NS),
         "gpus": [_document(c, seconds) for c in found],
         "definition": DEFINITION,
         "population": POPULATION,
@@ -211,6 +219,7 @@ def _document(found: Consumption, seconds: float) -> dict[str, Any]:
         "name": gpu.name,
         "used": gpu.used,
         "how": gpu.how,
+        "why": gpu.why,
         "counter_j": rounded(found.counter),
         "counter_reason": found.counter_reason,
         "power_name": found.power_name,
@@ -221,5 +230,6 @@ def _document(found: Consumption, seconds: float) -> dict[str, Any]:
         "limit_w": rounded(found.limit),
         "samples": found.samples,
         "longest_gap_ms": milliseconds(found.gap),
+        "limit_gap_ms": milliseconds(found.gap_limit),
         "idle": found.idle.document(),
     }

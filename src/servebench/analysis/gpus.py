@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from servebench.analysis.data import RunData, Series
 from servebench.analysis.facts import Facts
-from servebench.analysis.phases import Phases
+from servebench.analysis.phases import PHASES, Phases
 from servebench.analysis.sampling import told
 from servebench.engine.reach import is_loopback
 
 SOURCES = ("nvml", "remote")
+ASSUMED = "the only GPU in sight, and it worked while the server had requests"
 BUSY_PERCENT = 5.0  # mean utilisation outside idle phases from which the only GPU in sight is taken for the server's
 
 
@@ -26,6 +25,7 @@ class Gpu:
         uuid, name: by the driver; None where it was not told.
         used: whether the server used it; None where that is not known.
         how: from what `used` follows: ``manifest``, ``processes``, ``assumed``, or None.
+        why: the sampler's reason for it, if it has one.
     """
 
     source: str
@@ -34,6 +34,7 @@ class Gpu:
     name: str | None
     used: bool | None
     how: str | None
+    why: str | None
 
     def series(self, run: RunData, name: str) -> Series | None:
         """One of its series; None where it has no sample."""
@@ -44,29 +45,27 @@ class Gpu:
 def find(facts: Facts, phases: Phases) -> tuple[Gpu, ...]:
     """The GPUs of a run, in the order of source and device.
 
-    Used is what the manifest says (`server_identity.gpus`: indices, UUIDs or devices; or `used_by_server` of a device
-    in `telemetry.sources.*.devices`); else the GPUs on which the driver saw a process of the server; else the only GPU
-    in sight, if it worked while a server on this machine had requests.
+    Used is what the manifest says (`server_identity.gpus`: indices, UUIDs or devices); else what the sampler found by
+    the processes on them (`server_uses` of a device); else the only GPU in sight, if it worked while a server on its
+    machine had requests.
     """
     run = facts.run
-    keys = sorted({(s, d) for s, d, _ in run.telemetry if s in SOURCES and d.startswith("gpu-")}, key=_place)
+    keys = sorted({(s, d) for s, d, _ in run.telemetry if s in SOURCES and _is_gpu(d)}, key=_place)
     named = _stated(run)
     found = [_gpu(run, source, device, named) for source, device in keys]
-    if any(gpu.used for gpu in found):  # the server's processes were seen: where they were not, they are not
-        return tuple(gpu if gpu.used is not None else _with(gpu, False, "processes") for gpu in found)
     if len(found) == 1 and found[0].used is None and _works(facts, phases, found[0]):
-        return (_with(found[0], True, "assumed"),)
+        return (replace(found[0], used=True, how="assumed", why=ASSUMED),)
     return tuple(found)
 
 
-def _place(key: tuple[str, str]) -> tuple[str, int, str]:
+def _is_gpu(device: str) -> bool:
+    return device.rpartition("/")[2].startswith("gpu-")
+
+
+def _place(key: tuple[str, str]) -> tuple[str, str, int]:
     source, device = key
-    number = device.rpartition("-")[2]
-    return source, int(number) if number.isdigit() else 0, device
-
-
-def _with(gpu: Gpu, used: bool, how: str) -> Gpu:
-    return Gpu(gpu.source, gpu.device, gpu.uuid, gpu.name, used, how)
+    front, _, number = device.rpartition("-")
+    return source, front, int(number) if number.isdigit() else 0
 
 
 def _stated(run: RunData) -> set[str] | None:
@@ -76,37 +75,33 @@ def _stated(run: RunData) -> set[str] | None:
 
 
 def _gpu(run: RunData, source: str, device: str, named: set[str] | None) -> Gpu:
-    index = device.removeprefix("gpu-")
-    facts = _facts(run, source, index)
+    facts = _facts(run, source, device)
     uuid, name = facts.get("uuid"), facts.get("name")
     if named is not None:
-        return Gpu(source, device, uuid, name, bool(named & {index, device, str(uuid)}), "manifest")
-    if facts.get("used_by_server") is not None:
-        return Gpu(source, device, uuid, name, bool(facts["used_by_server"]), "processes")
-    seen = _processes_seen(run, source, device)
-    return Gpu(source, device, uuid, name, seen, "processes" if seen is not None else None)
+        used = bool(named & {device, str(facts.get("index", _index(device))), str(uuid)})
+        return Gpu(source, device, uuid, name, used, "manifest", None)
+    seen: bool | None = facts.get("server_uses")
+    how = "processes" if seen is not None else None
+    return Gpu(source, device, uuid, name, seen, how, facts.get("server_uses_reason"))
 
 
-def _facts(run: RunData, source: str, index: str) -> dict[str, Any]:
-    devices = told(run, source).get("devices") or []
-    return next((dict(d) for d in devices if str(d.get("index")) == index), {})
+def _index(device: str) -> str:
+    return device.rpartition("gpu-")[2]
 
 
-def _processes_seen(run: RunData, source: str, device: str) -> bool | None:
-    """True when the driver ever saw a process that is not foreign; None otherwise: pids of a container may differ."""
-    both = (run.telemetry.get((source, device, name)) for name in ("processes", "foreign_processes"))
-    everyone, foreign = both
-    if everyone is None or foreign is None:
-        return None
-    _, mine, theirs = np.intersect1d(everyone.t, foreign.t, return_indices=True)
-    return True if bool(np.any(everyone.value[mine] > foreign.value[theirs])) else None
+def _facts(run: RunData, source: str, device: str) -> dict[str, Any]:
+    """What the sampler says of a device; those of another machine carry the name that their rows have."""
+    for each in told(run, source).get("devices") or []:
+        if each.get("device", f"gpu-{each.get('index')}") == device:
+            return dict(each)
+    return {}
 
 
 def _works(facts: Facts, phases: Phases, gpu: Gpu) -> bool:
-    """Whether the GPU was busy while the server had requests, on the machine of the client."""
+    """Whether the GPU was busy while the server had requests; one of this machine, only where the server is, too."""
     url = (facts.run.manifest.get("endpoint") or {}).get("url") or ""
     series = gpu.series(facts.run, "util_gpu")
     if facts.run.manifest.get("simulated") or series is None or (gpu.source == "nvml" and not is_loopback(url)):
         return False
-    busy = series.value[phases.at(series.t) != 0]
+    busy = series.value[phases.at(series.t) != PHASES.index("idle")]
     return bool(busy.size) and float(busy.mean()) > BUSY_PERCENT

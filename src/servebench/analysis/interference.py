@@ -14,39 +14,27 @@ Shape of `interference` in summary.json; times in ms, what has no sample is null
      "ttft_by_queue_depth": [{"bin": "0" | "1" | "2-3" | "4-7" | "8+", "n", "mean", "p50", "p95"}],
      "definitions": {"with_prefill": str, "prefill_tokens": str, "ratio": str, "queue_depth": str},
      "population": str, "unit": "ms"}
-
-Each gap is counted against all prefills of the run by two binary searches in sorted edges (begun before its end, less
-ended before its begin), so that millions of gaps cost less than a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.analysis import stalls
 from servebench.analysis.data import MISSING, Bools, Ints, RunData
 from servebench.analysis.facts import Facts
+from servebench.analysis.gaps import PREFILL_BINS, TOKEN_BINS, Gaps, Prefills, binned, find_gaps
 from servebench.analysis.intervals import BLOCKS, CONFIDENCE, RESAMPLES
-from servebench.analysis.metrics import _with_tokens, later_chunks
 from servebench.analysis.phases import prefills
 from servebench.analysis.quantiles import Quantile, nearest, nearest_weighted
 from servebench.analysis.rounding import milliseconds, rounded
 
-PREFILL_BINS = ("0", "1", "2-3", "4+")
-PREFILL_EDGES = (1, 2, 4)
-TOKEN_BINS = ("0", "1-512", "513-2048", "2049+")
-TOKEN_EDGES = (1, 513, 2049)
 DEPTH_BINS = ("0", "1", "2-3", "4-7", "8+")
 DEPTH_EDGES = (1, 2, 4, 8)
-STALL_FACTOR = 3
-LEAST_GAPS = 5  # with fewer gaps a request's median says nothing
-# The tokens of one step leave one after another, and the first token of a new request last: without a margin its
-# prefill would still touch the next gap of all others.
-MARGIN_SHARE, MARGIN_NS = 4, 5_000_000
 LEAST_IN_RATIO = 30  # gaps on either side
 LEAST_BLOCKS = 5  # that hold gaps of both kinds
 SEED = 20261130
@@ -59,61 +47,7 @@ DEFINITIONS = {
     "queue_depth": "other requests between sent and first token when this one was sent; TTFT from sent",
 }
 POPULATION = "gaps of the cohort's requests; prefills of all requests of the run"
-STALL = "gaps over 3 × the median gap of their request, of requests with at least 5 gaps"
 INTERVAL = "95 % block bootstrap over 20 blocks of time, within this run"
-
-Bins = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Prefills:
-    """The prefills of a run as sorted edges.
-
-    Attributes:
-        begin, end: int64 ns, each sorted by itself.
-        begun, ended: prompt tokens of the first k begins and ends, k from 0.
-    """
-
-    begin: Ints
-    end: Ints
-    begun: Ints
-    ended: Ints
-
-    @classmethod
-    def of(cls, begin: Ints, end: Ints, tokens: Ints) -> Prefills:
-        """Sort the edges; prefills without length are left out."""
-        real = end > begin
-        begin, end, tokens = begin[real], end[real], tokens[real]
-        first, last = np.argsort(begin, kind="stable"), np.argsort(end, kind="stable")
-        sums = (np.concatenate([[0], np.cumsum(tokens[order])]).astype(np.int64) for order in (first, last))
-        return cls(begin[first], end[last], *sums)
-
-    def over(self, a: Ints, b: Ints) -> tuple[Bins, Bins]:
-        """Bins of the number and of the tokens of the prefills that overlap each interval (a, b)."""
-        begun = np.searchsorted(self.begin, b, side="left").astype(np.int32)
-        ended = np.searchsorted(self.end, a, side="right").astype(np.int32)
-        tokens = _binned(self.begun[begun] - self.ended[ended], TOKEN_EDGES)
-        return _binned(begun - ended, PREFILL_EDGES), tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """The gaps between chunks with tokens, in the order of request and time.
-
-    Attributes:
-        end: int64 ns, when the later chunk arrived.
-        length: int64 ns.
-        tokens: int32, of the later chunk.
-        counts: int64, gaps of each request that has any.
-        prefills, prefill_tokens: bins, see `PREFILL_BINS` and `TOKEN_BINS`.
-    """
-
-    end: Ints
-    length: Ints
-    tokens: NDArray[np.int32]
-    counts: Ints
-    prefills: Bins
-    prefill_tokens: Bins
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,48 +78,6 @@ class Ratio:
     low: float | None
     high: float | None
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stalls:
-    """Gaps over `STALL_FACTOR` times their request's median; ns.
-
-    Attributes:
-        gaps: that were judged; `unjudged` those of requests with too few.
-        count: stalls; `requests` that had one.
-        total, excess: length of all stalls, and what of it is beyond the medians.
-        largest: None without any.
-        over_prefill: stalls with another request's prefill in flight.
-    """
-
-    gaps: int
-    unjudged: int
-    count: int
-    requests: int
-    total: int
-    excess: int
-    largest: int | None
-    over_prefill: int
-
-
-def find_gaps(run: RunData, cohort: Bools, end: int) -> Gaps:
-    """The gaps of the cohort, each with the prefills that overlap it; requests in flight last to `end` (ns)."""
-    chunks = _with_tokens(run.chunks)
-    later = later_chunks(chunks, cohort)
-    at, tokens = chunks.arrival[later], chunks.tokens[later]
-    length = np.diff(chunks.arrival)[later[1:]]
-    counts = (chunks.lengths - 1)[cohort[chunks.rows]]
-    begin = at - length
-    begin += np.minimum(length // MARGIN_SHARE, MARGIN_NS)
-    number, work = Prefills.of(*prefills(run.requests, end)).over(begin, at)
-    return Gaps(at, length, tokens, counts[counts > 0], number, work)
-
-
-def _binned(values: NDArray[Any], edges: Sequence[int]) -> Bins:
-    bins = np.zeros(values.size, np.uint8)
-    for edge in edges:
-        bins += values >= edge
-    return bins
 
 
 def itl_by_bin(gaps: Gaps) -> tuple[tuple[Itl, ...], tuple[Itl, ...], tuple[Itl, Itl]]:
@@ -248,37 +140,6 @@ def _quotient(time: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray
     return quotient
 
 
-def stalls(gaps: Gaps) -> Stalls:
-    """Count and size the stalls."""
-    medians = _medians(gaps)
-    judged = gaps.counts >= LEAST_GAPS
-    limit = np.repeat(np.where(judged, STALL_FACTOR * medians, np.iinfo(np.int64).max), gaps.counts)
-    where = np.flatnonzero(gaps.length > limit)
-    lengths = gaps.length[where]
-    seen = int(gaps.counts[judged].sum())
-    return Stalls(
-        gaps=seen,
-        unjudged=int(gaps.length.size) - seen,
-        count=int(where.size),
-        requests=int(np.unique(np.searchsorted(np.cumsum(gaps.counts), where, side="right")).size),
-        total=int(lengths.sum()),
-        excess=int((lengths - limit[where] // STALL_FACTOR).sum()),
-        largest=int(lengths.max()) if where.size else None,
-        over_prefill=int((gaps.prefills[where] > 0).sum()),
-    )
-
-
-def _medians(gaps: Gaps) -> Ints:
-    """Median gap (nearest rank) of each request, ns: all are sorted at once, the request in the upper bits."""
-    bits = 63 - int(gaps.counts.size).bit_length()
-    key = np.minimum(gaps.length, (1 << bits) - 1)
-    key |= np.repeat(np.arange(gaps.counts.size, dtype=np.int64) << bits, gaps.counts)
-    key.sort()
-    starts = np.cumsum(gaps.counts) - gaps.counts
-    medians: Ints = key[starts + (gaps.counts + 1) // 2 - 1] & ((1 << bits) - 1)
-    return medians
-
-
 def ttft_by_depth(run: RunData, cohort: Bools, end: int) -> tuple[Ints, ...]:
     """TTFT from sent (ns, sorted) of the cohort's ok requests, by the requests that were in prefill when it was sent.
 
@@ -289,7 +150,7 @@ def ttft_by_depth(run: RunData, cohort: Bools, end: int) -> tuple[Ints, ...]:
     sent = requests.sent[known]
     edges = Prefills.of(*prefills(requests, end))
     depth = np.searchsorted(edges.begin, sent, side="left") - np.searchsorted(edges.end, sent, side="right")
-    bins = _binned(depth, DEPTH_EDGES)
+    bins = binned(depth, DEPTH_EDGES)
     ttft = requests.first_token[known] - sent
     return tuple(np.sort(ttft[bins == k]) for k in range(len(DEPTH_BINS)))
 
@@ -306,7 +167,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "without_prefill": _itl_document(without),
         "with_prefill": _itl_document(with_prefill),
         "ratio": _ratio_document(ratio(gaps)),
-        "stalls": _stalls_document(stalls(gaps)),
+        "stalls": stalls.describe(gaps),
         "ttft_by_queue_depth": [
             {"bin": b, **_ttft_document(t)}
             for b, t in zip(DEPTH_BINS, ttft_by_depth(run, facts.cohort, end), strict=True)
@@ -329,23 +190,6 @@ def _ratio_document(found: Ratio) -> dict[str, Any]:
         "high": rounded(found.high),
         "reason": found.reason,
         "interval": INTERVAL,
-    }
-
-
-def _stalls_document(found: Stalls) -> dict[str, Any]:
-    return {
-        "gaps": found.gaps,
-        "count": found.count,
-        "share": rounded(found.count / found.gaps) if found.gaps else None,
-        "requests": found.requests,
-        "total_ms": milliseconds(found.total),
-        "excess_ms": milliseconds(found.excess),
-        "largest_ms": milliseconds(found.largest),
-        "over_prefill": found.over_prefill,
-        "over_prefill_share": rounded(found.over_prefill / found.count) if found.count else None,
-        "factor": float(STALL_FACTOR),
-        "unjudged_gaps": found.unjudged,
-        "definition": STALL,
     }
 
 

@@ -9,7 +9,9 @@ Shape of `roofline` in summary.json; labelled an estimate wherever it is shown::
                 "weight_bytes": 1.6e10, "kv_bytes": 2.1e8, "sequences": 12.1, "context_tokens": 1240.0,
                 "formula": str},
      "prefill": {"reason": str | null, "flops": 4.1e15, "floor_ms": 4150.0, "measured_ms": 9800.0,
-                 "achieved_share": 0.42, "tokens": 210000, "prompts": 402, "formula": str}}
+                 "achieved_share": 0.42, "tokens": 210000, "prompts": 402, "formula": str},
+     "server": {"reason": str | null, "flops_per_s": 3.1e14, "flops_share": 0.31, "read_bytes_per_s": 1.9e12,
+                "bandwidth_share": 0.4, "formula": str}}        # by vLLM's own --enable-mfu-metrics
 
 Floors hold for all used GPUs working together without any loss, and for the whole model on them once.
 """
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis import gpus
+from servebench.analysis.counters import growth
 from servebench.analysis.data import MISSING
 from servebench.analysis.facts import Facts
 from servebench.analysis.gpu_peaks import Peaks, peaks_of, stated_peaks
@@ -41,6 +44,12 @@ PREFILL = (
     "FLOP/s); tokens: of prompts whose first token arrived in the window, less cached ones; measured: time with a "
     "prefill in flight"
 )
+
+SERVER = (
+    "growth of the server's estimated FLOPs and bytes read per GPU over the measured window / its length, against one "
+    "GPU's peak FLOP/s and bandwidth"
+)
+NOTHING: Document = {"decode": None, "prefill": None, "server": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +90,13 @@ def describe(facts: Facts, phases: Phases, quiet_itl_ms: float | None) -> Docume
     try:
         shape = ModelShape.of((facts.run.manifest.get("server_identity") or {}).get("model") or {})
     except UnknownShapeError as error:
-        return _head(str(error), None, None) | {"decode": None, "prefill": None}
+        return _head(str(error), None, None) | NOTHING
     if isinstance(found, str):
-        return _head(found, None, shape) | {"decode": None, "prefill": None}
+        return _head(found, None, shape) | NOTHING
     parts = {
         "decode": decode(facts, phases, shape, found, quiet_itl_ms),
         "prefill": prefill(facts, phases, shape, found),
+        "server": server(facts, shape, found),
     }
     return _head(None, found, shape) | parts
 
@@ -170,3 +180,22 @@ def prefill_flops(shape: ModelShape, tokens: np.ndarray[Any, np.dtype[np.float64
     """FLOPs to prefill prompts of so many tokens: two a weight and token, and causal attention."""
     attention = 2.0 * shape.layers * shape.heads * shape.head_dim
     return float((2.0 * shape.parameters * tokens + attention * tokens**2).sum())
+
+
+def server(facts: Facts, shape: ModelShape, found: Machine) -> Document:
+    """What the server itself estimates that it computed and read, against one GPU's peaks."""
+    seconds, peak = facts.window.seconds, found.peaks.at(shape.kind)
+    flops, read = (growth(facts, name).window for name in ("estimated_flops", "estimated_read_bytes"))
+    if flops is None or read is None or seconds <= 0:
+        reason = "the server does not estimate its FLOPs and bytes (vLLM: --enable-mfu-metrics)"
+        return {"reason": reason, **dict.fromkeys(_SERVER), "formula": SERVER}
+    values = (
+        flops / seconds,
+        flops / seconds / peak if peak else None,
+        read / seconds,
+        read / seconds / found.peaks.bandwidth,
+    )
+    return {"reason": None, **{k: rounded(v) for k, v in zip(_SERVER, values, strict=True)}, "formula": SERVER}
+
+
+_SERVER = ("flops_per_s", "flops_share", "read_bytes_per_s", "bandwidth_share")

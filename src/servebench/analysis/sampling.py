@@ -4,8 +4,8 @@ Shape of `telemetry` in summary.json::
 
     {"reason": str | null,                      # why nothing was sampled at all
      "cpu_share": 0.004 | null,                 # of one core, all sampling together
-     "sources": {"nvml": {"state": "sampled" | "absent", "reason": str | null, "asked_hz", "achieved_hz", "samples",
-                          ..., all that the manifest says of it,
+     "sources": {"nvml": {"state": "sampled" | "absent" | "lost", "reason": str | null, "asked_hz", "achieved_hz",
+                          "samples", ..., all that the manifest says of it,
                           "series": 24,          # series stored
                           "rows": 28800,         # values stored
                           "longest_gap_ms": 51.2 | null}}}   # longest time without any sample in the measured window
@@ -64,7 +64,7 @@ def describe(facts: Facts) -> dict[str, Any]:
     stored = {source for source, _, _ in run.telemetry} - {OURS}
     names = sorted(stored | set(stated.get("sources") or {}))
     return {
-        "reason": None if names else "no telemetry was asked for",
+        "reason": None if names else stated.get("reason") or "no telemetry was asked for",
         "cpu_share": rounded(stated.get("cpu_share")),
         "sources": {name: _source(facts, name) for name in names},
     }

@@ -3,7 +3,7 @@
 Shape of `server_side` in summary.json; what the server does not tell is null::
 
     {"reason": str | null,                      # why there is nothing of the server
-     "engines": ["engine-0"], "missing": [str], "renamed": [...],             # by the manifest
+     "engines": ["engine-0"], "missing": [str], "not_offered": [str], "lost": [str], "renamed": [...],   # series
      "scrapes": 120, "longest_gap_ms": 512.0, "scrape_mean_ms": 1.3 | null,
      "restarts": 0, "restarted_at_ms": [],      # since the start of the load
      "down": {"scrapes": 0, "of": 120},         # scrapes that found no server
@@ -55,8 +55,7 @@ def describe(facts: Facts) -> Document:
     return {
         "reason": None if names else absent(run, SOURCE, "no server metrics"),
         "engines": list(names),
-        "missing": list(stated.get("missing") or []),
-        "renamed": list(stated.get("renamed") or []),
+        **{key: list(stated.get(key) or []) for key in ("missing", "not_offered", "lost", "renamed")},
         **_scrapes(facts),
         "restarts": int(again.size),
         "restarted_at_ms": [milliseconds(int(t) - facts.window.start) for t in again],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from servebench.analysis.facts import Facts
-from servebench.analysis.verdict import client, clocks, load, server, stats
+from servebench.analysis.verdict import client, clocks, gpu, load, server, stats
 from servebench.analysis.verdict.codes import Code, Level, Status, status
 from servebench.errors import ExitCode
 
@@ -14,7 +14,7 @@ _ORDER = {Level.FAIL: 0, Level.WARN: 1, Level.OK: 2}
 
 def judge(facts: Facts) -> tuple[Code, ...]:
     """All codes of a run, the failed ones first, then the warnings; within a level in the order of the families."""
-    families = (server.check, load.check, client.check, clocks.check, stats.check)
+    families = (server.check, load.check, client.check, gpu.check, clocks.check, stats.check)
     codes = [code for check in families for code in check(facts)]
     return tuple(sorted(codes, key=lambda code: _ORDER[code.level]))
 
