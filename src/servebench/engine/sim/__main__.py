@@ -17,9 +17,11 @@ _PARENT_CHECK_S = 1.0
 
 
 def main() -> None:
-    """Serve as the parent says: `{"settings": {..}, "model": .., "host": .., "port": ..}`."""
+    """Serve as the parent says: `{"settings": {..}, "model": .., "host": .., "port": .., "step_log": ..}`."""
     orders = json.loads(sys.stdin.readline())
-    run(SimSettings.of(orders["settings"]), orders["model"], orders["host"], orders["port"], _announce, _follow_parent)
+    settings = SimSettings.of(orders["settings"])
+    where = orders["host"], orders["port"]
+    run(settings, orders["model"], *where, _announce, _follow_parent, step_log=orders["step_log"])
 
 
 def _announce(url: str) -> None:

@@ -26,6 +26,11 @@ class EngineCore:
         """Whether a step is under way."""
         return self._step is not None
 
+    @property
+    def step(self) -> Step | None:
+        """The step under way."""
+        return self._step
+
     def submit(self, request: Request, now: float) -> None:
         """Queue a request that arrived `now`; it can be part of the next step, not of the one under way.
 

@@ -60,7 +60,12 @@ class SimProcess:
 
 
 def start_sim(
-    settings: object, model: str, port: int = 0, log_path: str | Path | None = None, host: str = "127.0.0.1"
+    settings: object,
+    model: str,
+    port: int = 0,
+    log_path: str | Path | None = None,
+    host: str = "127.0.0.1",
+    step_log: str | Path | None = None,
 ) -> SimProcess:
     """Start the simulated engine and return when it answers `/health`.
 
@@ -69,12 +74,19 @@ def start_sim(
         model: the model name it serves.
         port: 0 takes a free one.
         log_path: a file for its standard error.
+        step_log: a file for one JSON line a step: start and end (ns), prefill tokens, decode sequences, waiting.
 
     Raises:
         UsageError: the settings are wrong.
         EngineError: it died or did not answer within 20 s; with its last lines.
     """
-    orders = {"settings": SimSettings.of(settings).to_dict(), "model": model, "host": host, "port": port}
+    orders = {
+        "settings": SimSettings.of(settings).to_dict(),
+        "model": model,
+        "host": host,
+        "port": port,
+        "step_log": None if step_log is None else str(Path(step_log).absolute()),
+    }
     with Path(log_path).open("w+b") if log_path is not None else tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "servebench.engine.sim"],

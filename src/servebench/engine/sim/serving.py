@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from servebench.engine.sim.server import SimApp
 from servebench.engine.sim.settings import SimSettings
+from servebench.engine.sim.steplog import StepLog
 
 _CONNECTIONS = 65_536
 
@@ -22,6 +23,7 @@ def run(
     port: int,
     ready: Callable[[str], None],
     watch: Callable[[asyncio.Event], None] | None = None,
+    step_log: str | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 
@@ -29,11 +31,12 @@ def run(
         port: 0 takes a free one.
         ready: called with the base URL once connections are accepted.
         watch: called inside the loop with an event that ends the server when set.
+        step_log: a file for one line a step, see `steplog.StepLog`.
 
     Raises:
-        OSError: the address cannot be bound.
+        OSError: the address cannot be bound, or the file cannot be made.
     """
-    serving = _serve(settings, model, host, port, ready, watch)
+    serving = _serve(settings, model, host, port, ready, watch, step_log)
     try:
         import uvloop
     except ImportError:  # not on Windows
@@ -50,12 +53,15 @@ async def _serve(
     port: int,
     ready: Callable[[str], None],
     watch: Callable[[asyncio.Event], None] | None,
+    step_log: str | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     app = SimApp(settings, model, loop)
+    if step_log is not None:
+        app.engine.step_log = StepLog(step_log)
     server = await loop.create_server(app.protocol, host, port, backlog=4096)
     _allow_many_connections()
     if watch is not None:
