@@ -103,7 +103,11 @@ class NvmlSource:
     def _last_xids(self) -> list[Reading]:
         assert self._xids is not None
         self._xids_due = self._clock() + SLOW_S
-        return [(f"gpu-{index}", "xid", value) for index, value in self._xids.last().items()]
+        lost = {gpu.index for gpu in self._gpus if gpu.lost}
+        return [
+            (f"gpu-{index}", "xid", value or (None if index in lost else value))  # a lost GPU's silence says nothing
+            for index, value in self._xids.last().items()
+        ]
 
     def facts(self) -> dict[str, Any]:
         """Versions, the devices with all that is known of them, and what none of the devices supports."""

@@ -65,7 +65,7 @@ class Gpu:
     def _make_gpm(self) -> GpmReader | None:
         self._fallbacks |= PCIE
         if has_gpm(self._handle):
-            return GpmReader(self._handle, self._refuse, self._clock)
+            return GpmReader(self._handle, self._refuse, self._fail, self._clock)
         self.not_supported |= dict.fromkeys(("gpm_sm", "gpm_tensor", "gpm_dram"), "no GPM (before Hopper)")
         return None
 
@@ -134,10 +134,12 @@ class Gpu:
         return self._read([turn.reader])
 
     def _read(self, readers: list[Reader]) -> list[Reading]:
-        before = time.time_ns()
-        values = [value for reader in readers for value in self._values(reader)]
-        t_ns = (before + time.time_ns()) // 2
-        return [(self.device, name, value, t_ns) for name, value in values]
+        readings: list[Reading] = []
+        for reader in readers:
+            values = self._values(reader)
+            t_ns = time.time_ns()  # afterwards: a call that takes long waits for the driver's lock before it reads
+            readings += [(self.device, name, value, t_ns) for name, value in values]
+        return readings
 
     def _values(self, reader: Reader) -> list[Value]:
         if self.lost is None:

@@ -22,9 +22,7 @@ REFUSALS = frozenset(
 )
 """Answers that will not change: the question is not asked again."""
 
-LOSSES = frozenset(
-    {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND, pynvml.NVML_ERROR_RESET_REQUIRED}
-)
+LOSSES = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND, pynvml.NVML_ERROR_RESET_REQUIRED})
 """Answers after which the device says nothing more."""
 
 Ask = Callable[[Any], Sequence[float | None]]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pynvml
 
-from servebench.telemetry.nvml_fields import REFUSALS
+from servebench.telemetry.nvml_fields import LOSSES, REFUSALS
 
 SHORTEST_S = 0.1  # NVML: pairs that are closer together are unreliable
 
 Refuse = Callable[[str, str], None]
+Fail = Callable[[str, str], None]
 Value = tuple[str, float | None]
 
 
@@ -46,63 +47,75 @@ class GpmReader:
 
     Args:
         handle: of the device.
-        refuse: told of a metric (name, reason) that the device will never give.
+        refuse: told (name, reason) of a metric that the device will never give.
+        fail: told (name, reason) of one that it did not give this time.
         clock: seconds.
 
     Raises:
         NVMLError: there is no memory for the samples.
     """
 
-    def __init__(self, handle: Any, refuse: Refuse, clock: Callable[[], float]) -> None:
+    def __init__(self, handle: Any, refuse: Refuse, fail: Fail, clock: Callable[[], float]) -> None:
         self.names = list(METRICS)
         self._handle = handle
         self._refuse = refuse
+        self._fail = fail
         self._clock = clock
         self._older = pynvml.nvmlGpmSampleAlloc()
         self._newer = pynvml.nvmlGpmSampleAlloc()
         self._taken: float | None = None
         self._request = pynvml.c_nvmlGpmMetricsGet_t()
         self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._answers = [self._request.metrics[place] for place in range(len(METRICS))]
 
-    def read(self) -> Iterator[Value]:
-        """Take a sample and give the means since the last one; raises NVMLError."""
+    def read(self) -> list[Value]:
+        """Take a sample and give the means since the last one; raises NVMLError where the device is lost."""
         before = self._taken
         if not self.names or (before is not None and self._clock() - before < SHORTEST_S):
-            return
-        self._take()
-        self._taken = self._clock()  # afterwards, so that samples are never closer than it says
-        if before is not None:
-            yield from self._metrics()
+            return []
+        try:
+            self._take()
+            return self._metrics() if before is not None else []
+        except pynvml.NVMLError as error:
+            self._taken = None  # the next sample starts a new pair
+            if error.value in LOSSES:
+                raise
+            return self._without(error)
 
     def _take(self) -> None:
         self._older, self._newer = self._newer, self._older
-        try:
-            pynvml.nvmlGpmSampleGet(self._handle, self._newer)
-        except pynvml.NVMLError as error:
-            self._taken = None  # the next one starts a new pair
-            if error.value not in REFUSALS:
-                raise
-            for name in list(self.names):
+        pynvml.nvmlGpmSampleGet(self._handle, self._newer)
+        self._taken = self._clock()  # afterwards, so that samples are never closer than it says
+
+    def _metrics(self) -> list[Value]:
+        request, names = self._request, tuple(self.names)
+        request.sample1, request.sample2, request.numMetrics = self._older, self._newer, len(names)
+        asked = list(zip(names, self._answers, strict=False))
+        for name, answer in asked:
+            answer.metricId = METRICS[name].number
+        pynvml.nvmlGpmMetricsGet(request)
+        return [value for name, answer in asked for value in self._value(name, answer)]
+
+    def _value(self, name: str, answer: Any) -> list[Value]:
+        code = answer.nvmlReturn
+        if not code:
+            return [(name, answer.value * METRICS[name].scale)]
+        reason = str(pynvml.NVMLError(code))
+        if code in REFUSALS:
+            self._give_up(name, reason)
+            return []
+        self._fail(name, reason)
+        return [(name, None)]
+
+    def _without(self, error: Any) -> list[Value]:
+        names = tuple(self.names)
+        if error.value in REFUSALS:
+            for name in names:
                 self._give_up(name, str(error))
-
-    def _metrics(self) -> Iterator[Value]:
-        names, request = tuple(self.names), self._request
-        request.numMetrics = len(names)
-        request.sample1, request.sample2 = self._older, self._newer
-        for place, name in enumerate(names):
-            request.metrics[place].metricId = METRICS[name].number
-        if names:
-            pynvml.nvmlGpmMetricsGet(request)
-        for place, name in enumerate(names):
-            yield from self._value(name, request.metrics[place])
-
-    def _value(self, name: str, metric: Any) -> Iterator[Value]:
-        if metric.nvmlReturn in REFUSALS:
-            self._give_up(name, str(pynvml.NVMLError(metric.nvmlReturn)))
-        elif metric.nvmlReturn:
-            yield name, None
-        else:
-            yield name, metric.value * METRICS[name].scale
+            return []
+        for name in names:
+            self._fail(name, str(error))
+        return [(name, None) for name in names]
 
     def _give_up(self, name: str, reason: str) -> None:
         self.names.remove(name)

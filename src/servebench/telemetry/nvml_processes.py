@@ -120,10 +120,10 @@ class Residents:
             self._seen[pid] = owner, _largest(memory[pid], self._seen.get(pid, (owner, None))[1])
         return len(memory), self._foreign(whose)
 
-    def _foreign(self, whose: dict[int, Whose]) -> float | None:
-        if Whose.UNKNOWN in whose.values():
-            return None
-        return sum(owner is Whose.FOREIGN for owner in whose.values()) if self._owners.known else None
+    @staticmethod
+    def _foreign(whose: dict[int, Whose]) -> float | None:
+        owners = list(whose.values())
+        return None if Whose.UNKNOWN in owners else owners.count(Whose.FOREIGN)
 
     def facts(self) -> dict[str, Any]:
         """Which processes were seen, and whether the server uses this GPU, with the reason for that answer."""

@@ -1,7 +1,7 @@
 """A libnvidia-ml.so.1 that plays a script, for tests of GPU telemetry on machines without a GPU.
 
-`build` compiles it once; `install` puts it, with a script, where a test wants it. The path goes to `NvmlSource(library=)`
-or `SamplerJob.nvml_library`. `StubClock` stops the clock of a stub that this process has loaded.
+`install` puts it, with a script, where a test wants it, and compiles it once a process. The path goes to
+`NvmlSource(library=)` or `SamplerJob.nvml_library`. `StubClock` stops the clock of a stub that this process has loaded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -42,13 +44,14 @@ __all__ = [
 NAME = "libnvidia-ml.so.1"
 SOURCES = ("stub.c", "telemetry.c", "script.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-Wl,-soname,{NAME}", "-Wl,-Bsymbolic")
+FLAGS = ("-O1", "-std=gnu11", "-fPIC", "-shared", f"-Wl,-soname,{NAME}", "-Wl,-Bsymbolic")
 
 _HERE = Path(__file__).parent
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # they go when the process ends
 
 
-def build(folder: str | Path) -> Path:
-    """Compile the stub into `folder` and return the library's path.
+def build(folder: str | Path, *extra: str) -> Path:
+    """Compile the stub into `folder`, with `extra` flags for the compiler, and return the library's path.
 
     Raises:
         RuntimeError: there is no C compiler, or it fails.
@@ -58,27 +61,27 @@ def build(folder: str | Path) -> Path:
         raise RuntimeError(f"the NVML stub needs a C compiler ({', '.join(COMPILERS)})")
     library = Path(folder) / NAME
     sources = [str(_HERE / name) for name in SOURCES]
-    done = subprocess.run(
-        [compiler, *FLAGS, "-o", str(library), *sources, "-lm", "-ldl"], capture_output=True, text=True, check=False
-    )
+    command = [compiler, *FLAGS, *extra, "-o", str(library), *sources, "-lm", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the NVML stub does not compile: {done.stderr}")
     return library
 
 
-def install(machine: StubMachine, folder: str | Path, built: str | Path | None = None) -> Path:
+@cache
+def _built() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="nvml-stub-")
+    _folders.append(folder)
+    return build(folder.name)
+
+
+def install(machine: StubMachine, folder: str | Path) -> Path:
     """Put a library that plays `machine` into `folder` and return its path.
 
-    Args:
-        machine: the script.
-        folder: where the library goes; a process that loads several needs several folders.
-        built: a library from `build`, which saves the compiler; None builds one.
+    A process that loads several needs several folders. Raises RuntimeError, as `build` does.
     """
     library = Path(folder) / NAME
-    if built is None:
-        build(folder)
-    else:
-        shutil.copyfile(built, library)
+    shutil.copyfile(_built(), library)
     library.with_name(f"{NAME}.script").write_text(machine.text())
     return library
 

@@ -121,18 +121,28 @@ static int read_event(struct gpu *gpu, char **rest) {
     return 1;
 }
 
+static void constant(struct gpu *gpu, const char *key, double value) {
+    struct series *series = &gpu->series[gpu->series_count++];
+    strcpy(series->key, key);
+    series->t = calloc(1, sizeof(double));
+    series->value = malloc(sizeof(double));
+    *series->value = value;
+    series->count = 1;
+}
+
 static int read_mig(struct script *script, struct gpu *parent, char **rest) {
     char *uuid = word(rest);
-    if (!uuid || script->mig_count == MAX_GPUS) return 0;
+    double bytes;
+    if (!uuid || !number(rest, &bytes) || script->mig_count == MAX_GPUS) return 0;
     struct gpu *mig = &script->migs[script->mig_count++];
     mig->index = parent->index;
     mig->parent = parent;
     mig->lost = INFINITY;
     copy(mig->uuid, uuid);
     copy(mig->name, "Stub MIG slice");
-    struct series *memory = &mig->series[mig->series_count++];
-    strcpy(memory->key, "mem_total");
-    return read_points(memory, rest);
+    constant(mig, "mem_total", bytes);
+    constant(mig, "mem_used", 0);
+    return 1;
 }
 
 static int read_gpu_line(struct script *script, struct gpu *gpu, const char *verb, char **rest) {

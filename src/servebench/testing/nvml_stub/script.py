@@ -11,7 +11,7 @@ One statement a line; times are seconds since nvmlInit:
     GPU lost T                                               NVML_ERROR_GPU_IS_LOST from then on
     GPU process PID BYTES FROM TO                            a process with memory; -1 bytes: not available
     GPU xid T NUMBER                                         an XID error
-    GPU mig UUID 0:BYTES                                     a MIG device
+    GPU mig UUID BYTES                                       a MIG device
     GPU name|uuid|vbios|pci TEXT
 
 What is not mentioned is not supported. Power is in mW (`power_instant`); `energy` (mJ) is its exact integral and
@@ -170,7 +170,7 @@ class StubGpu:
         for second, number in self.xids:
             yield f"xid {second!r} {number}"
         for place, size in enumerate(self.mig):
-            yield f"mig MIG-{place:08d}-5e4b-be4c-0000-000000000000 0:{size}"
+            yield f"mig MIG-{place:08d}-5e4b-be4c-0000-000000000000 {size}"
 
 
 @dataclass(frozen=True, slots=True)
