@@ -23,6 +23,7 @@ class Ticker:
         self.said: list[int] = []
         self._device = device
         self._own_stamp = own_stamp
+        self.broken = False
 
     def open(self) -> None:
         """Nothing to do."""
@@ -37,7 +38,9 @@ class Ticker:
         ]
 
     def facts(self) -> dict[str, Any]:
-        return {"devices": [{"index": 0, "uuid": "GPU-1", "name": "Stub"}]}
+        if self.broken:
+            raise OSError("no facts")
+        return {"devices": [{"index": 0, "uuid": "GPU-1"}], "read": len(self.said)}
 
     def close(self) -> None:
         """Nothing to do."""
@@ -117,7 +120,7 @@ Page = tuple[int, bytes] | Callable[[], tuple[int, bytes]]
 
 @contextmanager
 def pages(answers: dict[str, Page], seen: list[Any] | None = None) -> Iterator[str]:
-    """A server that answers as told: path, without its query, to status and body. `seen` gets each request's headers."""
+    """A server that answers as told: path, without its query, to status and body; `seen` gets the headers it got."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

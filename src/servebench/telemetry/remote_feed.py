@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +11,7 @@ import numpy as np
 
 from servebench.telemetry.offset import Exchange, OffsetPoint, OffsetTrack
 from servebench.telemetry.remote_client import Link
-from servebench.telemetry.remote_messages import Batch, ClockReading, Layout, Sweep
+from servebench.telemetry.remote_messages import Batch, ClockReading, Series, Sweep
 from servebench.telemetry.source import Reading, SampleFailed
 
 FIRST_BURST = 16  # round trips before the run, and after it
@@ -19,6 +19,7 @@ BURST = 4
 MEASURE_EVERY_S = 0.9  # with every pull, at the usual one a second; at most 5 s may pass
 RECENT_NS = 2_000_000_000  # what was sampled so shortly before us counts as the baseline
 MAX_PAGES = 20
+LAST_WAIT_S = 0.6
 
 T = TypeVar("T")
 
@@ -80,8 +81,16 @@ class ServerFeed:
         return self._pull(BURST if time.monotonic() - self._measured_at >= MEASURE_EVERY_S else 0)
 
     def final_sample(self) -> Sequence[Reading]:
-        """All sweeps since the last call, and the clock after the run."""
+        """All sweeps since the last call and one of the GPUs from after it, and the clock after the run."""
+        time.sleep(self._last_wait_s())
         return self._pull(FIRST_BURST)
+
+    def _last_wait_s(self) -> float:
+        """A period of the server's GPU samples, and a little; 0 where it has none."""
+        sources = self._document.get("sources")
+        nvml = sources.get("nvml") if isinstance(sources, dict) else None
+        hz = nvml.get("asked_hz") if isinstance(nvml, dict) and nvml.get("state") == "sampled" else None
+        return min(LAST_WAIT_S, 1 / hz + 0.1) if isinstance(hz, int | float) and hz > 0 else 0.0
 
     def _pull(self, burst: int) -> list[Reading]:
         began = time.monotonic()
@@ -143,20 +152,21 @@ class ServerFeed:
         self._measure(BURST)
 
     def _readings(self, batch: Batch) -> list[Reading]:
-        layouts = {layout.id: layout for layout in batch.layouts}
-        whole = [sweep for sweep in batch.sweeps if _fits(sweep, layouts.get(sweep.layout))]
+        known = {each.id: each for each in batch.series}
+        whole = [sweep for sweep in batch.sweeps if _fits(sweep, known)]
         if len(whole) < len(batch.sweeps):
             self._malformed += len(batch.sweeps) - len(whole)
             self._broken = True
-            self._trouble = "/samples: sweeps whose values do not fit their layout"
+            self._trouble = "/samples: sweeps with values that belong to no series"
         stamps: list[int] = self._track.to_ours(np.array([sweep.t_ns for sweep in whole], np.int64)).tolist()
         readings = self._break(stamps[0] if stamps else time.time_ns())
         for sweep, t_ns in zip(whole, stamps, strict=True):
-            layout = layouts[sweep.layout]
-            self._stretches.setdefault(layout.source, Stretch()).note(t_ns)
-            later = sweep.later_ns or [0] * len(sweep.values)
-            for (device, name), value, delay in zip(layout.series, sweep.values, later, strict=True):
-                readings.append((f"{self._host}/{device}", name, value, t_ns + delay))
+            series = [known[number] for number in sweep.series]
+            for source in {each.source for each in series}:
+                self._stretches.setdefault(source, Stretch()).note(t_ns)
+            later = sweep.later_ns or [0] * len(series)
+            for each, value, delay in zip(series, sweep.values, later, strict=True):
+                readings.append((f"{self._host}/{each.device}", each.name, value, t_ns + delay))
         return readings
 
     def _break(self, before_ns: int) -> list[Reading]:
@@ -213,9 +223,10 @@ class ServerFeed:
         return [{**gpu, "device": f"{self._host}/gpu-{gpu.get('index')}", "host": self._host} for gpu in gpus]
 
 
-def _fits(sweep: Sweep, layout: Layout | None) -> bool:
+def _fits(sweep: Sweep, known: Mapping[int, Series]) -> bool:
     count = len(sweep.values)
-    return layout is not None and count == len(layout.series) and len(sweep.later_ns) in (0, count)
+    lengths = count == len(sweep.series) and len(sweep.later_ns) in (0, count)
+    return lengths and all(number in known for number in sweep.series)
 
 
 def _decoded(body: bytes, kind: type[T], path: str) -> T:

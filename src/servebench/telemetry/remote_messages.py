@@ -21,32 +21,33 @@ class ClockReading(msgspec.Struct, frozen=True):
     replied_ns: Nanoseconds
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """What the values of a sweep mean.
+class Series(msgspec.Struct, frozen=True, array_like=True):
+    """What a value is.
 
     Attributes:
-        id: number of the layout, for as long as the server lives.
+        id: its number, for as long as the server lives.
         source: name of the source, such as "nvml".
-        series: device and name of each value.
+        device, name: as the source has them.
     """
 
     id: Number
     source: Name
-    series: tuple[tuple[Name, Name], ...]
+    device: Name
+    name: Name
 
 
 class Sweep(msgspec.Struct, frozen=True, array_like=True):
     """One reading of one source.
 
     Attributes:
-        layout: id of its layout.
         t_ns: when, by the server's clock.
-        values: one for each of the layout's series; None where the source had none.
+        series: ids, one a value.
+        values: None where the source had none.
         later_ns: by how much each value is later than `t_ns`; empty where all are of that time.
     """
 
-    layout: Number
     t_ns: Nanoseconds
+    series: list[Number]
     values: list[float | None]
     later_ns: list[Delay] = []
 
@@ -59,7 +60,7 @@ class Batch(msgspec.Struct, frozen=True):
         next: what to ask for next.
         lost: sweeps from N on that are no longer kept.
         more: whether there are more right now than one answer holds.
-        layouts: of the sweeps in this answer.
+        series: those of the values in this answer.
         sweeps: in the order in which they were read.
     """
 
@@ -67,5 +68,5 @@ class Batch(msgspec.Struct, frozen=True):
     next: Number
     lost: Number
     more: bool
-    layouts: list[Layout]
+    series: list[Series]
     sweeps: list[Sweep]

@@ -8,12 +8,22 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
-from servebench.telemetry.remote_messages import Batch, Layout, Sweep
+from servebench.telemetry.remote_messages import Batch, Series, Sweep
 from servebench.telemetry.source import Reading
 
-CAPACITY = 1_000_000  # values; some 20 MB. One GPU at 20 Hz fills it in half an hour, eight in four minutes
+CAPACITY = 1_000_000  # values; some 25 MB. Eight GPUs at 20 Hz fill it in more than ten minutes
 ANSWER = 50_000  # values in one answer: some 500 kB
+
+
+class Kept(NamedTuple):
+    """A sweep as it is kept: see `Sweep`."""
+
+    t_ns: int
+    series: array[int]
+    values: array[float]
+    later_ns: array[int]
 
 
 class Ring:
@@ -27,9 +37,9 @@ class Ring:
     def __init__(self, boot: str, capacity: int = CAPACITY) -> None:
         self._boot = boot
         self._capacity = capacity
-        self._layouts: dict[tuple[str, tuple[tuple[str, str], ...]], Layout] = {}
-        self._by_id: list[Layout] = []
-        self._sweeps: deque[tuple[int, int, array[float], array[int]]] = deque()
+        self._ids: dict[tuple[str, str, str], int] = {}
+        self._series: list[Series] = []
+        self._sweeps: deque[Kept] = deque()
         self._first = 0
         self._values = 0
         self._lock = threading.Lock()
@@ -47,20 +57,18 @@ class Ring:
         own = any(len(reading) > 3 for reading in readings)
         later = array("q", [_time(reading, t_ns) - t_ns for reading in readings] if own else [])
         with self._lock:
-            layout = self._layout(source, tuple(reading[:2] for reading in readings))
-            self._sweeps.append((layout.id, t_ns + shift_ns, values, later))
+            series = array("L", [self._id(source, reading[0], reading[1]) for reading in readings])
+            self._sweeps.append(Kept(t_ns + shift_ns, series, values, later))
             self._values += len(values)
             while self._values > self._capacity and len(self._sweeps) > 1:
-                self._values -= len(self._sweeps.popleft()[2])
+                self._values -= len(self._sweeps.popleft().values)
                 self._first += 1
 
-    def _layout(self, source: str, series: tuple[tuple[str, str], ...]) -> Layout:
-        layout = self._layouts.get((source, series))
-        if layout is None:
-            layout = Layout(len(self._by_id), source, series)
-            self._layouts[source, series] = layout
-            self._by_id.append(layout)
-        return layout
+    def _id(self, source: str, device: str, name: str) -> int:
+        number = self._ids.setdefault((source, device, name), len(self._series))
+        if number == len(self._series):
+            self._series.append(Series(number, source, device, name))
+        return number
 
     def since(self, number: int, after_ns: int = 0, limit: int = ANSWER) -> Batch:
         """Answer with the sweeps from `number` on.
@@ -75,26 +83,28 @@ class Ring:
             start = min(max(number, self._first), end)
             lost = max(0, self._first - number)
             kept = list(islice(reversed(self._sweeps), end - start))[::-1]  # from the right: the new ones are there
-        early = next((at for at, sweep in enumerate(kept) if sweep[1] >= after_ns), len(kept))
+        early = next((at for at, sweep in enumerate(kept) if sweep.t_ns >= after_ns), len(kept))
         kept, start = kept[early:], start + early
         taken = _up_to(kept, limit)
-        sweeps = [
-            Sweep(layout, t_ns, [None if value != value else value for value in values], list(later))
-            for layout, t_ns, values, later in kept[:taken]
-        ]
-        layouts = [self._by_id[number] for number in sorted({sweep.layout for sweep in sweeps})]
-        return Batch(self._boot, start + taken, lost, taken < len(kept), layouts, sweeps)
+        more, kept = taken < len(kept), kept[:taken]
+        used = sorted({number for sweep in kept for number in sweep.series})
+        sweeps = [Sweep(s.t_ns, list(s.series), _nulls(s.values), list(s.later_ns)) for s in kept]
+        return Batch(self._boot, start + taken, lost, more, [self._series[number] for number in used], sweeps)
 
 
 def _time(reading: Reading, t_ns: int) -> int:
     return reading[3] if len(reading) > 3 else t_ns
 
 
-def _up_to(kept: Sequence[tuple[int, int, array[float], array[int]]], limit: int) -> int:
+def _nulls(values: array[float]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _up_to(kept: Sequence[Kept], limit: int) -> int:
     """How many sweeps have `limit` values together; one at least, if there is one."""
     total = 0
     for count, sweep in enumerate(kept):
-        total += len(sweep[2])
+        total += len(sweep.values)
         if total > limit and count:
             return count
     return len(kept)

@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -30,6 +30,7 @@ MAX_CONNECTIONS = 64
 IDLE_LIMIT_S = 60.0
 END_LIMIT_S = 2.0
 HOST_HZ = 2.0
+FACTS_EVERY_S = 5.0
 
 
 def local_sources(
@@ -48,6 +49,31 @@ def local_sources(
         return HostSource(HOST_HZ)
 
     return {"nvml": nvml, "host": host}
+
+
+class Refreshed:
+    """A source whose facts are looked at again every few seconds, in its own thread, for clients that come and go."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.name
+        self.hz = source.hz
+        self.open = source.open
+        self.close = source.close
+        self.facts = source.facts
+        self.latest: dict[str, Any] = {}
+        self._source = source
+        self._due = 0.0
+
+    def sample(self) -> Sequence[Reading]:
+        """The source's sample."""
+        readings = self._source.sample()
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + FACTS_EVERY_S
+            try:
+                self.latest = self._source.facts()
+            except Exception:  # noqa: BLE001  facts are an extra: the sample counts, and the last ones stay
+                pass
+        return readings
 
 
 class TelemetryServer:
@@ -83,7 +109,8 @@ class TelemetryServer:
         self.name = name or socket.gethostname().split(".", 1)[0] or "host"
         self._boot = secrets.token_hex(8)
         self._ring = Ring(self._boot, capacity)
-        self._loops = [SourceLoop(each, make, self._take) for each, make in sources.items()]
+        self._refreshed: dict[str, Refreshed] = {}
+        self._loops = [SourceLoop(each, self._made(each, make), self._take) for each, make in sources.items()]
         address = _address(host, port, token)
         self._listener = _Listener(address, self._answer, _checked(token), tls, clock)
         self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.1,), name="telemetry server")
@@ -106,8 +133,18 @@ class TelemetryServer:
         return self
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        """What each source reports: see `SourceLoop.report`."""
-        return {loop.name: loop.report() for loop in self._loops}
+        """What each source reports: see `SourceLoop.report`; its own facts are a few seconds old at most."""
+        return {loop.name: {**loop.report(), **self._latest(loop.name)} for loop in self._loops}
+
+    def _latest(self, name: str) -> dict[str, Any]:
+        return self._refreshed[name].latest if name in self._refreshed else {}
+
+    def _made(self, name: str, make: Callable[[], Source]) -> Callable[[], Source]:
+        def made() -> Source:
+            self._refreshed[name] = Refreshed(make())
+            return self._refreshed[name]
+
+        return made
 
     def close(self) -> None:
         """Stop sampling, drop all connections and let go of the port."""
@@ -126,10 +163,9 @@ class TelemetryServer:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _take(self, source: str, t_ns: int, readings: Any) -> None:
+    def _take(self, source: str, t_ns: int, readings: Sequence[Reading]) -> None:
         shift = 0 if self._clock is time.time_ns else self._clock() - time.time_ns()
-        rows: list[Reading] = list(readings)
-        self._ring.add(source, t_ns, rows, shift)
+        self._ring.add(source, t_ns, readings, shift)
 
     def _answer(self, path: str, query: Mapping[str, int], received_ns: int) -> bytes | None:
         """The body for one path; None for one that is not served."""

@@ -78,6 +78,7 @@ class RemoteSource:
             self._feed = self._told_by(self._link.get("/facts"))
             self._feed.begin()
         except SampleFailed as failed:
+            self.close()
             raise SourceAbsent(f"{self._url}: {failed}") from None
 
     def _told_by(self, facts: Answer) -> Feed:
