@@ -1,6 +1,8 @@
 import json
+import time
 from contextlib import contextmanager
 
+import pynvml
 import pytest
 
 from servebench.telemetry import nvml_library
@@ -287,3 +289,32 @@ def test_a_source_that_could_not_open_leaves_nothing_behind(tmp_path):
         NvmlSource(20, install(StubMachine(gpus=()), tmp_path / "none")).open()
     with sampled(tmp_path) as (source, _):
         assert values(source.sample())["power_w"] == 100
+
+
+def by_hand(handle):
+    """What a sample asks in any case, with nvidia-ml-py's own functions."""
+    pynvml.nvmlDeviceGetFieldValues(handle, [83, 186, 185])
+    pynvml.nvmlDeviceGetUtilizationRates(handle)
+    pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)
+    pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+
+
+def cheapest(call, times=300):
+    """CPU seconds of the quickest of several rounds of `call`, which other processes disturb least."""
+    rounds = []
+    for _ in range(10):
+        start = time.thread_time()
+        for _ in range(times // 10):
+            call()
+        rounds.append(time.thread_time() - start)
+    return min(rounds)
+
+
+def test_a_sample_costs_little_more_than_the_calls_themselves(tmp_path):
+    with sampled(tmp_path, StubGpu()) as (source, clock):
+        source.sample()
+        clock.set(0.05)  # nothing slow is due
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert cheapest(source.sample) < 2 * cheapest(lambda: by_hand(handle))
