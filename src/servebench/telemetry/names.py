@@ -131,7 +131,7 @@ _VLLM = (
 _SIM = (
     *_VLLM,
     Series("sim_late_s", ("servebench_sim:step_late_seconds_total",)),
-    Series("sim_late_max_s", ("servebench_sim:step_late_seconds_max",)),
+    _gauge("sim_late_max_s", "servebench_sim:step_late_seconds_max"),
     Series("sim_overrun_s", ("servebench_sim:overrun_seconds_total",)),
 )
 

@@ -24,7 +24,7 @@ from servebench.record.journal import JournalWriter
 from servebench.telemetry.job import SamplerJob
 from servebench.telemetry.source import Reading, Source, SourceLoop
 
-READY_LIMIT_S = 4.0  # a source that has not answered by then has no baseline, and the load does not wait for it
+READY_LIMIT_S = 2.5  # a source that has not answered by then has no baseline, and the load does not wait for it
 END_LIMIT_S = 4.0
 FLUSH_S = 1.0
 
