@@ -144,7 +144,7 @@ class Gpu:
     def _values(self, reader: Reader) -> list[Value]:
         if self.lost is None:
             try:
-                return list(reader.read())
+                return reader.read()
             except pynvml.NVMLError as error:
                 self._lose(str(error))
         return [(name, None) for name in reader.names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pynvml
@@ -18,7 +18,7 @@ class Reader(Protocol):
     def names(self) -> Sequence[str]:
         """The values that it still gives."""
 
-    def read(self) -> Iterable[Value]:
+    def read(self) -> list[Value]:
         """Read them now; raises NVMLError where the device is lost."""
 
 
