@@ -241,6 +241,7 @@ def _overrides(settings: Mapping[str, Any], cache: Mapping[str, Any]) -> dict[st
         "max_length": ("model_config.max_model_len", "context_length", "max_total_tokens"),
     }
     chosen = {name: next((settings[key] for key in keys if settings.get(key)), None) for name, keys in wanted.items()}
+    chosen["kv_dtype"] = chosen["kv_dtype"] or cache.get("dtype")
     return {name: value for name, value in chosen.items() if value not in (None, "auto")}
 
 
