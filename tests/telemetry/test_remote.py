@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from remote_rig import Missing, SlowLine, Ticker, pages
 from servebench.errors import UsageError
 from servebench.telemetry.job import SamplerJob
 from servebench.telemetry.remote_messages import SERVICE
-from servebench.telemetry.remote_serve import TelemetryServer
+from servebench.telemetry.remote_serve import MAX_CONNECTIONS, TelemetryServer
 from servebench.telemetry.remote_source import RemoteSource
 from servebench.telemetry.source import Reading, SampleFailed, SourceAbsent, SourceLoop
 
@@ -270,6 +271,51 @@ def test_a_token_that_cannot_be_sent_is_refused_unseen(token: str) -> None:
 def test_no_address_beyond_this_machine_without_a_token(host: str) -> None:
     with pytest.raises(UsageError, match="token"):
         serve(Ticker(), host=host)
+
+
+def test_the_other_loopback_needs_no_token() -> None:
+    try:
+        server = serve(Ticker(), host="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with server, opened(server.url) as source:
+        assert server.url.startswith("http://[::1]:")
+        assert series(source.sample(), "power_w")
+
+
+def test_more_than_one_answer_holds_is_fetched_at_once() -> None:
+    with TelemetryServer({}, name="gpuhost") as server, opened(server.url) as source:
+        source.sample()
+        for number in range(1_000):
+            readings: list[Reading] = [(f"gpu-{gpu}", "power_w", float(number)) for gpu in range(120)]
+            server._take("nvml", time.time_ns(), readings)
+        values = [value for _, _, value, _ in series(source.sample(), "power_w")]
+    assert values == list(range(1_000))
+
+
+def test_a_pull_that_fails_half_way_goes_on_where_it_was() -> None:
+    answers: dict[str, Any] = {"/facts": (200, FACTS), "/clock": clock_page, "/samples": (200, batch())}
+    with pages(answers) as url, opened(url) as source:
+        source.sample()
+        pieces = [(200, batch(more=True, next=2)), (500, b""), (200, batch(next=3))]
+        answers["/samples"] = lambda: pieces.pop(0)
+        assert len(series(source.sample(), "power_w", "gpu_host_1/gpu-0")) == 1
+        assert "500" in source.facts()["trouble"]
+        assert len(series(source.sample(), "power_w", "gpu_host_1/gpu-0")) == 1
+
+
+def test_connections_are_limited_and_come_free_again() -> None:
+    with serve(Ticker()) as server:
+        port = urlsplit(server.url).port
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_CONNECTIONS)]
+        assert eventually(lambda: len(server._listener._open) == MAX_CONNECTIONS)
+        with pytest.raises(SourceAbsent, match=r"closed|reset"), opened(server.url):
+            pass
+        for each in held:
+            each.close()
+        assert eventually(lambda: not server._listener._open)
+        with opened(server.url) as source:
+            assert series(source.sample(), "power_w")
 
 
 def test_an_unknown_address_is_a_usage_error() -> None:

@@ -57,7 +57,7 @@ class Ring:
         own = any(len(reading) > 3 for reading in readings)
         later = array("q", [_time(reading, t_ns) - t_ns for reading in readings] if own else [])
         with self._lock:
-            series = array("L", [self._id(source, reading[0], reading[1]) for reading in readings])
+            series = array("I", [self._id(source, reading[0], reading[1]) for reading in readings])
             self._sweeps.append(Kept(t_ns + shift_ns, series, values, later))
             self._values += len(values)
             while self._values > self._capacity and len(self._sweeps) > 1:

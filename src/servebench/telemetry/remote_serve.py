@@ -174,7 +174,7 @@ class TelemetryServer:
         if path == "/samples":
             return msgspec.json.encode(self._ring.since(query.get("since", 0), query.get("after", 0)))
         if path == "/facts":
-            return json.dumps(self._facts(), allow_nan=False).encode()
+            return msgspec.json.encode(self._facts())  # NaN becomes null
         return None
 
     def _facts(self) -> dict[str, Any]:
