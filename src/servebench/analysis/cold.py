@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.data import MISSING
+from servebench.analysis.data import MISSING, Bools, Ints
 from servebench.analysis.facts import Facts
 from servebench.analysis.rounding import milliseconds
 from servebench.analysis.stationarity import Floats, bin_medians
@@ -33,8 +33,8 @@ TOLERANCE = 0.20
 LENGTHS_S = (1, 2, 5, 10, 20)
 DEFINITION = (
     "start of the first stretch of the load from which on, to the end of the measured window, the median TTFT of every "
-    "stretch is within 20 % of the window's; a stretch is the shortest of 1, 2, 5, 10 and 20 s of which those in the "
-    "second half of the window are so"
+    "stretch is within 20 % of the window's (with several classes: of each over the window's median of its class); a "
+    "stretch is the shortest of 1, 2, 5, 10 and 20 s of which those in the second half of the window are so"
 )
 
 
@@ -60,26 +60,37 @@ def find_stable(facts: Facts) -> Stable:
     requests = run.requests
     known = requests.ok & (run.origin != MISSING) & (requests.first_token != MISSING)
     at, ttft = requests.scheduled[known], (requests.first_token - run.origin)[known]
-    inside = ttft[(at >= window.warmup_end) & (at < window.measured_end)]
-    if not inside.size:
+    inside = (at >= window.warmup_end) & (at < window.measured_end)
+    if not inside.any():
         return Stable(None, None, None, "no request of the measured window has a first token")
-    median = float(np.median(inside))
+    median = float(np.median(ttft[inside]))
+    levels = _levels(ttft, requests.class_id[known], inside)
+    at, levels = at[levels > 0], levels[levels > 0]
     for length in LENGTHS_S:
         edges = np.arange(window.start, window.measured_end + 1, length * 1_000_000_000).astype(np.float64)
-        steady = _steady(bin_medians(at, ttft, edges), median)
+        steady = _steady(bin_medians(at, levels, edges))
         later = steady[(edges[:-1] >= (window.warmup_end + window.measured_end) / 2)]
         if later.size and bool(later.all()):
             return Stable(_from(steady) * length * 1_000_000_000, length * 1_000_000_000, median)
     return Stable(None, None, median, "TTFT moves by more than 20 % between stretches, or the window is too short")
 
 
-def _steady(medians: Floats, wanted: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _levels(ttft: Ints, classes: Ints, inside: Bools) -> Ints:
+    """TTFT in millionths of the window's median of its class; 0 for a class that the window does not hold."""
+    levels = np.zeros(ttft.size, np.int64)
+    for each in np.unique(classes[inside]):
+        mine = classes == each
+        levels[mine] = np.round(1e6 * ttft[mine] / np.median(ttft[mine & inside]))
+    return levels
+
+
+def _steady(medians: Floats) -> Bools:
     """Which stretches are within the tolerance; an empty one does not speak against it."""
-    steady: np.ndarray[Any, np.dtype[np.bool_]] = np.isnan(medians) | (np.abs(medians - wanted) <= TOLERANCE * wanted)
+    steady: Bools = np.isnan(medians) | (np.abs(medians / 1e6 - 1) <= TOLERANCE)
     return steady
 
 
-def _from(steady: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+def _from(steady: Bools) -> int:
     """First stretch from which all are steady."""
     moved = np.flatnonzero(~steady)
     return int(moved[-1]) + 1 if moved.size else 0

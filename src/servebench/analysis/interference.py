@@ -3,11 +3,12 @@
 Shape of `interference` in summary.json; times in ms, what has no sample is null::
 
     {"reason": str | null,                      # why there is no ITL here at all
-     "itl_by_prefills": [{"bin": "0" | "1" | "2-3" | "4+", <itl>}],           # other prefills over the gap
+     "itl_by_prefills": [{"bin": "0" | "1" | "2-3" | "4+", <itl>}],           # other requests' prefills in flight
      "itl_by_prefill_tokens": [{"bin": "0" | "1-512" | "513-2048" | "2049+", <itl>}],
      "without_prefill": <itl>, "with_prefill": <itl>,
          # <itl>: "n" (tokens), "gaps", "mean", "p50", "p95", "p99": quantiles weighted by tokens
      "ratio": {"value": 1.84 | null, "low": 1.71 | null, "high": 1.95 | null, "reason": str | null, "interval": str},
+     "ratio_any_overlap": {the same keys},       # every gap that a prefill touches at all counts as with
      "stalls": {"gaps": 81000, "count": 93, "share": 0.00115, "requests": 61, "total_ms": 9120.0, "excess_ms": 6712.5,
                 "largest_ms": 412.0 | null, "over_prefill": 88, "over_prefill_share": 0.946 | null,
                 "factor": 3.0, "unjudged_gaps": 12, "definition": str},
@@ -40,10 +41,13 @@ LEAST_BLOCKS = 5  # that hold gaps of both kinds
 SEED = 20261130
 P50, P95, P99 = (Quantile.parse(name) for name in ("p50", "p95", "p99"))
 DEFINITIONS = {
-    "with_prefill": "gaps between chunks during which another request was between sent and first token; the first "
-    "quarter of a gap, at most 5 ms, does not count, since the tokens of one step do not leave at one instant",
+    "with_prefill": "gaps between chunks with another request in prefill (sent to first token) when they began, or "
+    "beginning and ending its prefill within them; one that was only sent meanwhile waits for the next step; a prefill "
+    "that ended in the first quarter of a gap, at most 5 ms, is the last step's",
     "prefill_tokens": "prompt tokens of those requests together, less what the server found in its cache",
     "ratio": "E[ITL | prefill in flight] / E[ITL | none], both means weighted by tokens",
+    "any_overlap": "the same with every gap during which another request was in prefill at any moment (but for the "
+    "first quarter, at most 5 ms)",
     "queue_depth": "other requests between sent and first token when this one was sent; TTFT from sent",
 }
 POPULATION = "gaps of the cohort's requests; prefills of all requests of the run"
@@ -103,9 +107,8 @@ def _itl(values: Ints, length: Ints, tokens: NDArray[np.int32], chosen: Bools) -
     return Itl(n, int(weights.size), float(length[chosen].sum()) / n, quantiles)
 
 
-def ratio(gaps: Gaps) -> Ratio:
-    """How much longer a token takes while another request's prefill is in flight."""
-    over = gaps.prefills > 0
+def ratio(gaps: Gaps, over: Bools) -> Ratio:
+    """How much longer a token takes in the gaps under the mask (with a prefill in flight) than in the others."""
     with_prefill = int(over.sum())
     if with_prefill < LEAST_IN_RATIO or over.size - with_prefill < LEAST_IN_RATIO:
         kinds = f"{with_prefill} gaps with a prefill in flight, {over.size - with_prefill} without"
@@ -166,7 +169,8 @@ def describe(facts: Facts) -> dict[str, Any]:
         "itl_by_prefill_tokens": [{"bin": b, **_itl_document(i)} for b, i in zip(TOKEN_BINS, by_work, strict=True)],
         "without_prefill": _itl_document(without),
         "with_prefill": _itl_document(with_prefill),
-        "ratio": _ratio_document(ratio(gaps)),
+        "ratio": _ratio_document(ratio(gaps, gaps.prefills > 0)),
+        "ratio_any_overlap": _ratio_document(ratio(gaps, gaps.touched)),
         "stalls": stalls.describe(gaps),
         "ttft_by_queue_depth": [
             {"bin": b, **_ttft_document(t)}

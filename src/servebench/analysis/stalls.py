@@ -28,7 +28,7 @@ class Stalls:
         count: stalls; `requests` that had one.
         total, excess: length of all stalls, and what of it is beyond the medians.
         largest: None without any.
-        over_prefill: stalls with another request's prefill in flight.
+        over_prefill: stalls at any moment of which another request was in prefill.
     """
 
     gaps: int
@@ -57,7 +57,7 @@ def find(gaps: Gaps) -> Stalls:
         total=int(lengths.sum()),
         excess=int((lengths - limit[where] // FACTOR).sum()),
         largest=int(lengths.max()) if where.size else None,
-        over_prefill=int((gaps.prefills[where] > 0).sum()),
+        over_prefill=int((gaps.touched[where]).sum()),
     )
 
 

@@ -118,7 +118,7 @@ def _names(masks: NDArray[np.int64], kind: Kind) -> list[str]:
 
 
 def clock_moved(look: _Look) -> Code:
-    """How far the SM clock moved while there was work: largest against smallest median of 20 stretches of the window."""
+    """How far the SM clock moved while there was work: largest less smallest median of 20 stretches of the window."""
     moves = {gpu.device: move for gpu in look.gpus if (move := _moved(look, gpu)) is not None}
     if not moves:
         return unmeasured("gpu.clock_moved", "%", "too few samples of the SM clock with work")
