@@ -266,7 +266,7 @@ def test_a_page_that_goes_wrong_fails_its_sample_and_comes_back(
         source.sample()
     assert str(caught.value) == reason
     assert list(caught.value.readings) == [("engine-0", "up", 0.0)]
-    assert time.monotonic() - began < 0.19 + 0.3  # 0.9 of the period, and some for a busy machine
+    assert time.monotonic() - began < 1.5  # 0.9 of the period (0.18 s), and some for a busy machine
     server.answer = serve(page(5))
     assert values(source)["requests_success"] == 9
     assert source.facts()["restarts"] == []
