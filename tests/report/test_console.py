@@ -153,12 +153,9 @@ def test_unverified_tls_is_named() -> None:
     assert "TLS NOT VERIFIED" in shown(summary_of(run))
 
 
-def test_cold_start_stands_apart() -> None:
-    run = open_run(requests=60, warmup=0.5, cooldown=0.5)
-    run.manifest["cold_start"] = {"launch_to_ready_s": 41.2, "first_request_s": 0.84, "launched_ns": 1}
-    text = shown(summary_of(run))
-    assert "launch to ready 41.20 s · first request 840 ms (in none of the figures above)" in text
-    assert "launched" not in text
+def test_what_is_joined_comes_last(healthy: dict[str, Any]) -> None:
+    text = shown(healthy)
+    assert text.index("Window  ") < text.index("Phases  ") < text.index("Telemetry  ")
 
 
 def test_markup_in_foreign_text_is_text() -> None:

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from servebench.report import figures, reconcile, sections
+from servebench.report import figures, joined, reconcile, sections
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
@@ -75,6 +75,8 @@ class Report:
             yield Padding(footnotes(self.summary), (0, 3, 1, 3))
             yield Rule(style="dim")
         yield Padding(details(self.summary, self.path), (1, 3))
+        yield Rule(style="dim")
+        yield Padding(joined.Joined(self.summary), (1, 3))
         if self.definitions is not None:
             yield Rule(style="dim")
             yield reconcile.render(self.definitions, self.summary)

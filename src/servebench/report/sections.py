@@ -126,7 +126,6 @@ def labelled(summary: dict[str, Any], path: Path | None) -> list[tuple[str, list
         ("Lengths", lengths(summary)),
         ("Outcomes", outcomes(summary)),
         ("Client", client(summary)),
-        ("Cold start", cold_start(summary)),
         ("Window", window(summary)),
         ("Plan", plan(summary)),
         ("Machine", machine(summary)),
@@ -216,19 +215,6 @@ def client(summary: dict[str, Any]) -> list[Line]:
         f"p99 loop lag {duration(lag)}" if lag is not None else "",
     ]
     return [Line(" · ".join(p for p in parts if p)) for parts in (cost, trust)]
-
-
-def cold_start(summary: dict[str, Any]) -> list[Line]:
-    """Start of the server and its first request, which are in none of the figures above."""
-    found = summary["cold_start"]
-    if not found:
-        return []
-    parts = [
-        f"{key.removesuffix('_s').replace('_', ' ')} {duration(1000 * value)}"
-        for key, value in found.items()
-        if key.endswith("_s") and value is not None
-    ]
-    return [Line(" · ".join(parts) + " (in none of the figures above)")] if parts else []
 
 
 def plan(summary: dict[str, Any]) -> list[Line]:

@@ -14,6 +14,7 @@ from servebench.errors import UsageError
 from servebench.record.counters import LiveCounters
 from servebench.record.place import Place, is_disk_error
 from servebench.record.redaction import secrets_of, without
+from servebench.run.asking import ask, ask_again
 from servebench.run.manifest import closing, describe, opening
 from servebench.run.options import Observer, RunOptions
 from servebench.run.sampling import Sampling
@@ -21,10 +22,8 @@ from servebench.run.staff import check_workers, job_of, window_of, workers_for
 from servebench.run.target import Target, open_target
 
 if TYPE_CHECKING:
-    from servebench.engine.attach import EndpointFacts
     from servebench.record.rundir import RunDir
     from servebench.scenario.schema import Scenario
-    from servebench.workload.kit import PromptKit
     from servebench.workload.plan import Plan
 
 __all__ = ["Observer", "RunOptions", "Target", "run"]
@@ -96,10 +95,11 @@ def _execute(
     target = stack.enter_context(open_target(scenario, options, rundir, observer, interrupts))
     observer.status("asking the server what it is")
     with interrupts.raising():
-        facts, kit = _ask(scenario, options, target)
+        facts, kit, identity = ask(scenario, options, target)
         sampling.begin(scenario, rundir, facts, target)
         salt = options.salt if options.salt is not None else secrets.randbits(48)
         describe(rundir, scenario, options, plan, target, facts, kit, salt)
+        rundir.manifest["server_identity"] = identity
         workers = options.workers or workers_for(scenario, plan)
         crew.recruit(workers)
         counters = LiveCounters.create(workers)
@@ -117,21 +117,10 @@ def _execute(
     finally:
         observer.done()
     observer.status("writing the results")
-    _close(rundir, crew, counters, plan, course, target, sampling)
-
-
-def _ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[EndpointFacts, PromptKit]:
-    """What the server is, and how prompts of exact length are written for it."""
-    from servebench.engine.attach import examine
-    from servebench.engine.reach import open_client
-    from servebench.workload.prompts import build_kit
-
-    key = os.environ.get(options.api_key_env) if options.api_key_env else None
-    verify: bool | str = str(options.ca_file) if options.ca_file else not options.insecure
-    api, extra = scenario.endpoint.api, scenario.endpoint.extra_body
-    with open_client(target.url, key, verify, scenario.endpoint.connect_timeout, scenario.endpoint.headers) as client:
-        facts = examine(client, target.url, api, target.model)
-        return facts, build_kit(client, facts, api, facts.model, options.tokenizer, extra)
+    rundir.manifest |= sampling.end()
+    rundir.manifest["server_identity"] = ask_again(scenario, options, facts, identity)
+    rundir.manifest["warnings"] += sampling.warnings
+    _close(rundir, crew, counters, plan, course, target)
 
 
 def _close(
@@ -141,12 +130,9 @@ def _close(
     plan: Plan,
     course: Course,
     target: Target,
-    sampling: Sampling,
 ) -> None:
     """Write what is known after the last request, and merge the journals."""
     manifest = rundir.manifest
-    manifest |= sampling.end()
-    manifest["warnings"] += sampling.warnings
     if (death := target.died()) is not None:
         manifest["warnings"].append(death)
     if dead := crew.dead(counters):

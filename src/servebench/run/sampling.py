@@ -48,15 +48,13 @@ class Sampling:
             self.warnings.append(f"telemetry: a source had no first sample within {READY_LIMIT_S:g} s of being asked")
 
     def end(self) -> dict[str, Any]:
-        """Take the final samples; return the manifest's `telemetry` (and `server_identity`, where it is known)."""
+        """Take the final samples; return the manifest's `telemetry`."""
         if self._process is None:
             return {"telemetry": OFF}
         report = self._process.stop()
         lost = {s.get("reason") for s in report["sources"].values() if s.get("state") == "lost"}
         self.warnings += [f"telemetry: {reason}" for reason in sorted(filter(None, lost))]
-        server = report["sources"].get("server") or {}
-        identity = server.pop("identity", None)
-        return {"telemetry": report} | ({"server_identity": identity} if identity else {})
+        return {"telemetry": report}
 
     def kill(self) -> None:
         """End it at once; for a run that comes to nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,11 +62,14 @@ def _simulated(scenario: Scenario, options: RunOptions, rundir: RunDir, observer
     observer.status("starting the simulated engine")
     settings = scenario.engine.sim or SimSettings()
     model = options.model or _named(scenario.endpoint.model) or "simulated"
+    launched = time.time_ns()
     with start_sim(settings, model, log_path=rundir.log_path("server")) as sim:
+        ready = time.time_ns()
         yield Target(
             sim.url,
             model,
             server={"engine": "sim", "settings": SimSettings.of(settings).to_dict()},
+            cold_start={"launch_ns": launched, "ready_ns": ready, "ready_s": (ready - launched) / 1e9},
             pid=sim.pid,
             simulated=True,
             died=lambda: None if sim.poll() is None else f"the simulated engine ended with status {sim.poll()}",
@@ -77,6 +81,8 @@ def _launched(
 ) -> Iterator[Target]:
     from servebench.engine.locate import find_vllm_python
     from servebench.engine.vllm import launch_vllm
+    from servebench.engine.vllm_log import read_log
+    from servebench.engine.vllm_startup import startup_times
 
     python = find_vllm_python(options.vllm_python)
     settings = _vllm_settings(scenario, options)
@@ -92,7 +98,7 @@ def _launched(
         yield Target(
             server.url,
             server.model,
-            cold_start=server.cold_start,
+            cold_start=server.cold_start | {"log": startup_times(read_log(server.log_path)) or None},
             server={
                 "engine": "vllm",
                 "version": server.version,

@@ -1,0 +1,74 @@
+"""What the server is: asked before the load, and once more after it, since it may be another by then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx
+
+    from servebench.engine.attach import EndpointFacts
+    from servebench.run.options import RunOptions
+    from servebench.run.target import Target
+    from servebench.scenario.schema import Scenario
+    from servebench.workload.kit import PromptKit
+
+AGAIN_S = 2.0  # for each answer after the load, when nobody can be kept waiting for a server that hangs
+COMPARED = ("version", "models", "settings", "kv_cache", "block_size")
+
+Identity = dict[str, Any]
+
+
+def ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[EndpointFacts, PromptKit, Identity]:
+    """What the server is, how prompts of exact length are written for it, and what it says of itself."""
+    from servebench.engine.attach import examine
+    from servebench.telemetry.identity import server_identity
+    from servebench.workload.prompts import build_kit
+
+    api, extra = scenario.endpoint.api, scenario.endpoint.extra_body
+    with _client(scenario, options, target.url, scenario.endpoint.connect_timeout) as client:
+        facts = examine(client, target.url, api, target.model)
+        kit = build_kit(client, facts, api, facts.model, options.tokenizer, extra)
+        return facts, kit, server_identity(client, facts)
+
+
+def ask_again(scenario: Scenario, options: RunOptions, facts: EndpointFacts, before: Identity) -> Identity:
+    """`before`, and what the server says otherwise after the load; `checked_again` is false where it says nothing."""
+    from dataclasses import replace
+
+    from servebench.engine.attach import examine
+    from servebench.errors import ServebenchError
+    from servebench.telemetry.identity import server_identity
+
+    try:
+        with _client(scenario, options, facts.url, AGAIN_S) as client:
+            now = examine(client, facts.url, facts.api, facts.model)
+            after = server_identity(client, replace(facts, version=now.version))
+    except ServebenchError as error:
+        return before | {"checked_again": False, "unchecked": str(error), "changed": []}
+    return before | {"checked_again": True, "changed": list(differences(before, after))}
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is told differently, as `what`, `before`, `after`; what was not told both times is no difference."""
+    for key in COMPARED:
+        old, new = _flat(before.get(key), key), _flat(after.get(key), key)
+        for what in sorted(old.keys() & new.keys()):
+            if None not in (old[what], new[what]) and old[what] != new[what]:
+                yield {"what": what, "before": old[what], "after": new[what]}
+
+
+def _flat(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {name: each for key, inner in value.items() for name, each in _flat(inner, f"{path}.{key}").items()}
+
+
+def _client(scenario: Scenario, options: RunOptions, url: str, timeout: float) -> httpx.Client:
+    from servebench.engine.reach import open_client
+
+    key = os.environ.get(options.api_key_env) if options.api_key_env else None
+    verify: bool | str = str(options.ca_file) if options.ca_file else not options.insecure
+    return open_client(url, key, verify, timeout, scenario.endpoint.headers)
