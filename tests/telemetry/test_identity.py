@@ -299,4 +299,4 @@ def test_the_simulated_engine_over_a_real_socket() -> None:
     assert identity["engine"] == "sim"
     assert identity["models"] == ["toy"]
     assert identity["kv_cache"] == {"block_size": 32, "blocks": 500, "prefix_caching": True}
-    assert identity["model"] is None
+    assert identity["absent"]["model"] == "no model runs in the simulated engine"

@@ -42,9 +42,15 @@ SETTINGS = {
         "scheduler_config.async_scheduling",
         "scheduler_config.enable_chunked_prefill",
         "scheduler_config.long_prefill_token_threshold",
+        "scheduler_config.long_prefill_token_threshold_adaptive",
+        "scheduler_config.max_num_active_seqs",
         "scheduler_config.max_num_batched_tokens",
+        "scheduler_config.max_num_queued_reqs",
+        "scheduler_config.max_num_queued_tokens",
+        "scheduler_config.max_num_scheduled_tokens",
         "scheduler_config.max_num_seqs",
         "scheduler_config.policy",
+        "scheduler_config.prefill_schedule_interval",
         "scheduler_config.stream_interval",
         "speculative_config.method",
         "speculative_config.num_speculative_tokens",
@@ -186,6 +192,8 @@ class _Asked:
         return found
 
     def model(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        if self._facts.simulated:
+            raise Unknown("no model runs in the simulated engine")
         entry = next((e for e in self._entries() if e["id"] == self._facts.model), None)
         root = str((entry or {}).get("root") or self._facts.model)
         if not is_loopback(self._facts.url):
