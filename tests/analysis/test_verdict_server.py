@@ -1,4 +1,4 @@
-"""`server.*` and `time.telemetry_gap` by the figures of the server: for each a run that raises it, and one that does not."""
+"""`server.*` and `time.telemetry_gap` by the server's figures: for each a run that raises it, and one that does not."""
 
 from __future__ import annotations
 
