@@ -53,8 +53,8 @@ class Prefills:
     def during(self, a: Ints, b: Ints) -> tuple[Bins, Bins, Bools]:
         """What bears on each gap (a, b): bins of the number and the tokens of its prefills, and whether any touches it.
 
-        Its prefills are those in flight when it began, or begun and ended within it: at least as many as ended within
-        it, and exactly so where prefills end in the order in which they begin.
+        Its prefills are those in flight when it began, or begun and ended within it: their number is exact where
+        prefills end in the order in which they begin, and else it may be too low.
         """
         margin = np.minimum((b - a) // MARGIN_SHARE, MARGIN_NS)
         gone = _place(self.end, a + margin, "right")
