@@ -14,6 +14,8 @@ from servebench.record.columns import Outcome, RequestRecord, TokenSource
 from servebench.testing.synthetic import MS, START_NS, SyntheticRun, anchors, open_run
 from servebench.workload.plan import Plan
 
+Points = Iterable[tuple[float, float | None]]
+
 
 @dataclass
 class Sent:
@@ -70,9 +72,7 @@ def handmade(
     return run
 
 
-def sample(
-    run: SyntheticRun, source: str, device: str, name: str, points: Iterable[tuple[float, float | None]]
-) -> None:
+def sample(run: SyntheticRun, source: str, device: str, name: str, points: Points) -> None:
     """Add a series of (ms, value)."""
     run.samples += [(source, device, name, at(ms), value) for ms, value in points]
 

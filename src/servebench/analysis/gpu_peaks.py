@@ -34,7 +34,6 @@ class Peaks:
 
 
 _WIDER = ("fp4", "fp8", "bf16", "fp32")
-_TERA = 1e12
 
 _H100 = "NVIDIA H100 Tensor Core GPU data sheet (sparse figures halved)"
 _H200 = "NVIDIA H200 Tensor Core GPU data sheet (sparse figures halved)"
@@ -45,17 +44,17 @@ _B200 = "NVIDIA DGX B200 data sheet, an eighth of the system (sparse figures hal
 
 # The first entry whose words all occur in the driver's name of the GPU is taken, so the narrower come first.
 _TABLE: tuple[tuple[tuple[str, ...], Peaks], ...] = (
-    (("B200",), Peaks(8.0 * _TERA, {"fp32": 75e12, "bf16": 2250e12, "fp8": 4500e12, "fp4": 9000e12}, _B200)),
-    (("H200", "NVL"), Peaks(4.8 * _TERA, {"fp32": 60e12, "bf16": 835.5e12, "fp8": 1670.5e12}, _H200)),
-    (("H200",), Peaks(4.8 * _TERA, {"fp32": 67e12, "bf16": 989.5e12, "fp8": 1979e12}, _H200)),
-    (("H100", "NVL"), Peaks(3.9 * _TERA, {"fp32": 60e12, "bf16": 835.5e12, "fp8": 1670.5e12}, _H100)),
-    (("H100", "PCIe"), Peaks(2.0 * _TERA, {"fp32": 51e12, "bf16": 756.5e12, "fp8": 1513e12}, _H100)),
-    (("H100",), Peaks(3.35 * _TERA, {"fp32": 67e12, "bf16": 989.5e12, "fp8": 1979e12}, _H100)),
-    (("A100", "SXM", "80GB"), Peaks(2.039 * _TERA, {"fp32": 19.5e12, "bf16": 312e12}, _A100)),
-    (("A100", "80GB"), Peaks(1.935 * _TERA, {"fp32": 19.5e12, "bf16": 312e12}, _A100)),
-    (("A100",), Peaks(1.555 * _TERA, {"fp32": 19.5e12, "bf16": 312e12}, _A100)),
-    (("L40S",), Peaks(0.864 * _TERA, {"fp32": 91.6e12, "bf16": 362.05e12, "fp8": 733e12}, _L40S)),
-    (("L4",), Peaks(0.300 * _TERA, {"fp32": 30.3e12, "bf16": 121e12, "fp8": 242.5e12}, _L4)),
+    (("B200",), Peaks(8.0e12, {"fp32": 75e12, "bf16": 2250e12, "fp8": 4500e12, "fp4": 9000e12}, _B200)),
+    (("H200", "NVL"), Peaks(4.8e12, {"fp32": 60e12, "bf16": 835.5e12, "fp8": 1670.5e12}, _H200)),
+    (("H200",), Peaks(4.8e12, {"fp32": 67e12, "bf16": 989.5e12, "fp8": 1979e12}, _H200)),
+    (("H100", "NVL"), Peaks(3.9e12, {"fp32": 60e12, "bf16": 835.5e12, "fp8": 1670.5e12}, _H100)),
+    (("H100", "PCIe"), Peaks(2.0e12, {"fp32": 51e12, "bf16": 756.5e12, "fp8": 1513e12}, _H100)),
+    (("H100",), Peaks(3.35e12, {"fp32": 67e12, "bf16": 989.5e12, "fp8": 1979e12}, _H100)),
+    (("A100", "SXM", "80GB"), Peaks(2.039e12, {"fp32": 19.5e12, "bf16": 312e12}, _A100)),
+    (("A100", "80GB"), Peaks(1.935e12, {"fp32": 19.5e12, "bf16": 312e12}, _A100)),
+    (("A100",), Peaks(1.555e12, {"fp32": 19.5e12, "bf16": 312e12}, _A100)),
+    (("L40S",), Peaks(0.864e12, {"fp32": 91.6e12, "bf16": 362.05e12, "fp8": 733e12}, _L40S)),
+    (("L4",), Peaks(0.300e12, {"fp32": 30.3e12, "bf16": 121e12, "fp8": 242.5e12}, _L4)),
 )
 
 
