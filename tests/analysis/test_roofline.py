@@ -89,11 +89,20 @@ def test_peaks_may_be_stated() -> None:
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
-        (served(model={}), "the model's layers, hidden, heads, parameters, dtype not known"),
+        (served(model={}), "the model's shape is not known"),
+        (
+            served(model={}, absent={"model": "no model runs here"}),
+            "the model's shape is not known: no model runs here",
+        ),
+        (served(model=LLAMA | {"parameters": None}), "the model's parameters not known"),
+        (
+            served(model=LLAMA | {"parameters": None, "parameters_reason": "it has layers of another kind"}),
+            "the model's parameters not known: it has layers of another kind",
+        ),
         (served(model=LLAMA | {"dtype": "posit8"}), 'the number format "posit8" is not known'),
         (served(name="NVIDIA GeForce RTX 5090"), "the peak figures of NVIDIA GeForce RTX 5090 are not known"),
-        (served(gpus=0), "it is not known which GPUs the server used"),
-        (handmade(PAIR), "the model's layers, hidden, heads, parameters, dtype not known"),
+        (served(gpus=0), "no GPU was sampled: not sampled in this run"),
+        (handmade(PAIR), "the model's shape is not known"),
     ],
 )
 def test_what_is_missing_is_said(run: SyntheticRun, reason: str) -> None:

@@ -55,7 +55,9 @@ class ModelShape:
         """
         missing = [key for key in NEEDED if not model.get(key)]
         if missing:
-            raise UnknownShapeError(f"the model's {', '.join(missing)} not known")
+            why = model.get("parameters_reason")
+            text = f"the model's {', '.join(missing)} not known"
+            raise UnknownShapeError(f"{text}: {why}" if why else text)
         heads = int(model["heads"])
         kind, weight = _format(str(model["dtype"]), model.get("quantization"))
         kv = str(model.get("kv_dtype") or "auto")

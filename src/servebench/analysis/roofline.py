@@ -18,6 +18,7 @@ Floors hold for all used GPUs working together without any loss, and for the who
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from servebench.analysis.gpu_peaks import Peaks, peaks_of, stated_peaks
 from servebench.analysis.model_shape import ModelShape, UnknownShapeError
 from servebench.analysis.phases import PHASES, Phases, level_at, prompt_tokens
 from servebench.analysis.rounding import rounded
+from servebench.analysis.sampling import absent
 
 Document = dict[str, Any]
 
@@ -70,9 +72,12 @@ class Machine:
 def machine(facts: Facts, phases: Phases) -> Machine | str:
     """The GPUs that the server used and their peaks, or why they are not known."""
     stated = (facts.run.manifest.get("server_identity") or {}).get("gpu_peaks")
-    used = [gpu for gpu in gpus.find(facts, phases) if gpu.used]
+    found = gpus.find(facts, phases)
+    used = [gpu for gpu in found if gpu.used]
     if stated:
         return Machine(max(len(used), int(stated.get("count") or 1)), None, stated_peaks(stated))
+    if not found:
+        return absent(facts.run, "nvml", "no GPU was sampled")
     if not used:
         return "it is not known which GPUs the server used"
     names = {gpu.name for gpu in used}
@@ -88,7 +93,7 @@ def describe(facts: Facts, phases: Phases, quiet_itl_ms: float | None) -> Docume
     """The `roofline` section of summary.json; `quiet_itl_ms` is the mean ITL without a prefill in flight."""
     found = machine(facts, phases)
     try:
-        shape = ModelShape.of((facts.run.manifest.get("server_identity") or {}).get("model") or {})
+        shape = _shape(facts.run.manifest.get("server_identity") or {})
     except UnknownShapeError as error:
         return _head(str(error), None, None) | NOTHING
     if isinstance(found, str):
@@ -99,6 +104,13 @@ def describe(facts: Facts, phases: Phases, quiet_itl_ms: float | None) -> Docume
         "server": server(facts, shape, found),
     }
     return _head(None, found, shape) | parts
+
+
+def _shape(identity: Mapping[str, Any]) -> ModelShape:
+    if not identity.get("model"):
+        why = (identity.get("absent") or {}).get("model")
+        raise UnknownShapeError(f"the model's shape is not known: {why}" if why else "the model's shape is not known")
+    return ModelShape.of(identity["model"])
 
 
 def _head(reason: str | None, found: Machine | None, shape: ModelShape | None) -> Document:
