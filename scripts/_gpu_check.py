@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -129,10 +130,12 @@ class Check:
         began = time.monotonic()
         if self._cpu:
             self._play_stub()
-        if not self._cpu and not self._has_gpu():
+        elif not self._has_gpu():
             return 2
         self._in_child("idle", "--probe", "3")
         with self._server() as (pid, url):
+            if self._cpu:
+                self._play_stub(pid)
             self._in_child("server", "--probe", "2", "--server", str(pid))
             for name in SCENARIOS:
                 self._load(name, url)
@@ -154,16 +157,19 @@ class Check:
         self._report.line(f"torch {torch.__version__} sees no GPU here; scripts/gpu-check --cpu runs without one")
         return False
 
-    def _play_stub(self) -> None:
-        from servebench.testing.nvml_stub import GIB, StubGpu, StubMachine, install
+    def _play_stub(self, server: int | None = None) -> None:
+        """Put a stub in NVML's place, for processes that start from now on; `server` has memory on it."""
+        from servebench.testing.nvml_stub import GIB, StubGpu, StubMachine, StubProcess, install
 
         folder = self._out / "stub"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         saw = tuple((t, 150_000 + 400_000 * (t // 5 % 2)) for t in range(0, 600, 5))
-        values = {"power_instant": saw, "mem_used": 20 * GIB, "util_gpu": 80, "clock_reasons": 4, "gpm_sm": 60}
-        install(StubMachine(gpus=(StubGpu(values=values, name="Stub of an H100"),)), folder)
+        values = {"power_instant": saw, "util_gpu": 80, "clock_reasons": 4, "gpm_sm": 60, "mem_used": 20 * GIB}
+        guests = (StubProcess(server, 20 * GIB),) if server is not None else ()
+        install(StubMachine(gpus=(StubGpu(values=values, processes=guests, name="Stub of an H100"),)), folder)
         self._environment["LD_LIBRARY_PATH"] = str(folder)
-        self._report.line("THE GPU IS A STUB: its figures are a script's")
+        if server is None:
+            self._report.line("THE GPU IS A STUB: its figures are a script's")
 
     def _in_child(self, name: str, *arguments: str) -> None:
         """Probe NVML in a process of its own, where the stub can take its place."""
@@ -222,7 +228,9 @@ class Check:
         run = RunDir.open(path)
         source = (run.manifest.get("telemetry") or {}).get("sources", {}).get("nvml") or {}
         check = self._report.check
-        check(f"{name}.sampled", source.get("state") == "sampled", f"nvml {source.get('state')}: {source.get('reason')}")
+        check(
+            f"{name}.sampled", source.get("state") == "sampled", f"nvml {source.get('state')}: {source.get('reason')}"
+        )
         if source.get("state") != "sampled":
             return
         hz, gap = source["achieved_hz"], source["longest_gap_s"]
@@ -242,7 +250,7 @@ class Check:
             if len(counter) < 2 or len(power) < 2:
                 continue
             counted = counter[-1][1] - counter[0][1]
-            summed = sum((a[1] + b[1]) / 2 * (b[0] - a[0]) / 1e9 for a, b in zip(power, power[1:], strict=False))
+            summed = sum((a[1] + b[1]) / 2 * (b[0] - a[0]) / 1e9 for a, b in itertools.pairwise(power))
             text = f"{device}: counter {counted:.1f} J, integral of the power {summed:.1f} J"
             self._report.check(f"{name}.energy", abs(counted / summed - 1) < 0.1 if summed else False, text)
 

@@ -1,4 +1,4 @@
-"""A decoder-only transformer with random weights and a paged-by-slot KV cache: real work for a GPU, words of no meaning.
+"""A decoder-only transformer with random weights and a KV cache in slots: real work for a GPU, words of no meaning.
 
 Grouped-query attention, rotary positions, RMS norms and a gated feed-forward layer, as in Llama, so that prefill is
 bound by arithmetic and decoding by memory, as in the servers that people run.

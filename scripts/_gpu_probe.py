@@ -71,7 +71,9 @@ def lines(facts: dict[str, Any], opened: float, samples: dict[str, Any], costs: 
     text += [f"a sample takes {took['p50']:.2f} ms (median), {took['max']:.2f} ms at most"]
     text += [f"{samples['cpu_share']:.2%} of a core at {HZ} Hz"]
     for device, readers in costs.items():
-        text += [f"     {device} {cost['p50']:8.0f} µs, max {cost['max']:8.0f}  {name}" for name, cost in readers.items()]
+        text += [
+            f"     {device} {cost['p50']:8.0f} µs, max {cost['max']:8.0f}  {name}" for name, cost in readers.items()
+        ]
     return text + [f"     {name:32} {value}" for name, value in samples["last"].items()]
 
 

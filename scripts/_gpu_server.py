@@ -1,8 +1,8 @@
-"""A small LLM server for checks on a machine with a GPU: continuous batching over `_gpu_model`, OpenAI's streaming API.
+"""A small LLM server for checks on a machine with a GPU: continuous batching over `_gpu_model`, OpenAI's streams.
 
-Needs torch alone. Every step computes up to a budget of prompt tokens of the oldest unfinished prompt and then one token
-for every sequence that is past its prompt, as servers with chunked prefill do. `/metrics` has vLLM's names, so that the
-same tables can be made of it. Listens on 127.0.0.1 only; prints "ready PORT".
+Needs torch alone. Every step computes up to a budget of prompt tokens of the oldest unfinished prompt and then one
+token for every sequence that is past its prompt, as servers with chunked prefill do. `/metrics` has vLLM's names, so
+that the same tables can be made of it. Listens on 127.0.0.1 only; prints "ready PORT".
 """
 
 from __future__ import annotations

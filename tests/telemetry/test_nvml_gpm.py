@@ -75,7 +75,7 @@ def test_a_device_before_hopper_has_none_and_its_pcie_is_asked_for_directly(tmp_
         first = beat(source, clock, 0)
         device = source.facts()["devices"][0]
     assert (first["pcie_rx_kbps"], first["pcie_tx_kbps"]) == (123, 456)
-    assert device["not_supported"] == dict.fromkeys(GPM, "no GPM (before Hopper)")
+    assert device["not_supported"] == dict.fromkeys(GPM, "no GPM: Not Supported")
     assert set(device["stand_ins"]) == PCIE
     assert device["stand_ins"]["pcie_rx_kbps"] == "nvmlDeviceGetPcieThroughput; over 20 ms"
 
@@ -100,3 +100,15 @@ def test_gpm_that_is_refused_after_all_leaves_pcie_to_the_direct_way(tmp_path):
         device = source.facts()["devices"][0]
     assert set(later) >= PCIE
     assert device["not_supported"] == dict.fromkeys(GPM, "Insufficient Permissions")
+
+
+def test_a_device_that_says_it_has_none(tmp_path):
+    # The stub's answer is no where the metrics are not in its script.
+    library = install(StubMachine(), tmp_path)
+    script = library.with_name(f"{library.name}.script")
+    script.write_text("".join(line for line in script.read_text().splitlines(True) if " gpm_" not in line))
+    source = NvmlSource(20, library)
+    source.open()
+    not_supported = source.facts()["devices"][0]["not_supported"]
+    source.close()
+    assert not_supported == dict.fromkeys(GPM, "no GPM (before Hopper)")

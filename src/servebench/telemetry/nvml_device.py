@@ -10,8 +10,17 @@ from typing import Any
 import pynvml
 
 from servebench.telemetry.nvml_facts import device_facts
-from servebench.telemetry.nvml_fields import FALLBACKS, FAST, FAST_FIELDS, PCIE, SLOW, SLOW_FIELDS, Field, Query
-from servebench.telemetry.nvml_gpm import GpmReader, Value, has_gpm
+from servebench.telemetry.nvml_fields import (
+    FAST_FIELDS,
+    LENGTHY,
+    SLOW_FIELDS,
+    Field,
+    Query,
+    fallbacks,
+    fast_queries,
+    slow_queries,
+)
+from servebench.telemetry.nvml_gpm import METRICS, GpmReader, Value, why_no_gpm
 from servebench.telemetry.nvml_processes import Residents
 from servebench.telemetry.nvml_readers import FieldReader, QueryReader, Reader
 from servebench.telemetry.source import Reading
@@ -53,31 +62,29 @@ class Gpu:
         self._facts = device_facts(handle)
         self._failures: Counter[str] = Counter()
         self._stand_ins: dict[str, str] = {}
-        self._fallbacks = dict(FALLBACKS)
-        self._gpm = self._make_gpm()
-        self._fast: list[Reader] = [self._fields(FAST_FIELDS), *map(self._query, FAST)]
+        self._fallbacks = fallbacks()
+        self._fast: list[Reader] = [self._fields(FAST_FIELDS), self._query(*fast_queries())]
+        self._fast_names = {name for reader in self._fast for name in reader.names}
         self._turns = [Turn(reader, 0.0) for reader in self._slow_readers()]
         self._lengthy: list[Turn] = []
-        if self._gpm is None:
-            for name in PCIE:
-                self._stand_in(name)
-
-    def _make_gpm(self) -> GpmReader | None:
-        self._fallbacks |= PCIE
-        if has_gpm(self._handle):
-            return GpmReader(self._handle, self._refuse, self._fail, self._clock)
-        self.not_supported |= dict.fromkeys(("gpm_sm", "gpm_tensor", "gpm_dram"), "no GPM (before Hopper)")
-        return None
+        self._gpm = self._make_gpm()
 
     def _slow_readers(self) -> Iterator[Reader]:
         yield self._fields(SLOW_FIELDS)
-        yield from map(self._query, (*SLOW, self._residents.query))
+        yield from map(self._query, (*slow_queries(), self._residents.query))
+
+    def _make_gpm(self) -> GpmReader | None:
+        if (reason := why_no_gpm(self._handle)) is None:
+            return GpmReader(self._handle, self._refuse, self._fail, self._clock)
+        for name in METRICS:
+            self._refuse(name, reason)
+        return None
 
     def _fields(self, fields: Sequence[Field]) -> FieldReader:
         return FieldReader(self._handle, fields, self._refuse, self._fail)
 
-    def _query(self, query: Query) -> QueryReader:
-        return QueryReader(self._handle, query, self._refuse, self._fail)
+    def _query(self, *queries: Query) -> QueryReader:
+        return QueryReader(self._handle, queries, self._refuse, self._fail)
 
     def _refuse(self, name: str, reason: str) -> None:
         if name in self._fallbacks:
@@ -90,9 +97,9 @@ class Gpu:
         query = self._fallbacks.pop(name)
         self._stand_ins[name] = query.note
         reader = self._query(query)
-        if name in PCIE:
+        if name in LENGTHY:
             self._lengthy.append(Turn(reader, 0.0))
-        elif any(name in fast.names for fast in FAST) or any(name == field.name for field in FAST_FIELDS):
+        elif name in self._fast_names:
             self._fast.append(reader)
         else:
             self._turns.append(Turn(reader, 0.0))

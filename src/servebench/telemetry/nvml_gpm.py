@@ -32,12 +32,13 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def has_gpm(handle: Any) -> bool:
-    """Whether the device has GPM, and the driver lets us."""
+def why_no_gpm(handle: Any) -> str | None:
+    """Why the device gives no such metrics; None where it does."""
     try:
-        return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
-    except pynvml.NVMLError:
-        return False
+        supported = bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    except pynvml.NVMLError as error:
+        return f"no GPM: {error}"
+    return None if supported else "no GPM (before Hopper)"
 
 
 class GpmReader:

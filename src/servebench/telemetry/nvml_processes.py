@@ -118,12 +118,12 @@ class Residents:
         whose = self._owners.judge(list(memory))
         for pid, owner in whose.items():
             self._seen[pid] = owner, _largest(memory[pid], self._seen.get(pid, (owner, None))[1])
-        return len(memory), self._foreign(whose)
+        return float(len(memory)), self._foreign(whose)
 
     @staticmethod
     def _foreign(whose: dict[int, Whose]) -> float | None:
         owners = list(whose.values())
-        return None if Whose.UNKNOWN in owners else owners.count(Whose.FOREIGN)
+        return None if Whose.UNKNOWN in owners else float(owners.count(Whose.FOREIGN))
 
     def facts(self) -> dict[str, Any]:
         """Which processes were seen, and whether the server uses this GPU, with the reason for that answer."""

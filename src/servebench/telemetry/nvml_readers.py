@@ -23,42 +23,47 @@ class Reader(Protocol):
 
 
 class QueryReader:
-    """Reads the values of one query.
+    """Reads the values of some queries, one after the other.
 
     Args:
         handle: of the device.
-        query: what is asked.
+        queries: what is asked.
         refuse: told (name, reason) when the device will never answer.
         fail: told (name, reason) when it did not answer this time.
     """
 
-    def __init__(self, handle: Any, query: Query, refuse: Refuse, fail: Fail) -> None:
-        self.names: tuple[str, ...] = query.names
+    def __init__(self, handle: Any, queries: Sequence[Query], refuse: Refuse, fail: Fail) -> None:
         self._handle = handle
-        self._ask = query.ask
         self._refuse = refuse
         self._fail = fail
+        self._set(queries)
+
+    def _set(self, queries: Sequence[Query]) -> None:
+        self._queries = tuple(queries)
+        self.names = tuple(name for query in self._queries for name in query.names)
 
     def read(self) -> list[Value]:
-        """Ask, unless it was refused before; raises NVMLError where the device is lost."""
-        try:
-            values = self._ask(self._handle) if self.names else ()
-        except pynvml.NVMLError as error:
-            if error.value in LOSSES:
-                raise
-            return self._without(error)
-        return [(name, None if value is None else float(value)) for name, value in zip(self.names, values, strict=True)]
+        """Ask all that was not refused before; raises NVMLError where the device is lost."""
+        values: list[Value] = []
+        handle = self._handle
+        for query in self._queries:
+            try:
+                values += zip(query.names, query.ask(handle), strict=True)
+            except pynvml.NVMLError as error:
+                if error.value in LOSSES:
+                    raise
+                values += self._without(query, error)
+        return values
 
-    def _without(self, error: Any) -> list[Value]:
-        names = self.names
+    def _without(self, query: Query, error: Any) -> list[Value]:
         if error.value in REFUSALS:
-            self.names = ()
-            for name in names:
+            self._set([other for other in self._queries if other is not query])
+            for name in query.names:
                 self._refuse(name, str(error))
             return []
-        for name in names:
+        for name in query.names:
             self._fail(name, str(error))
-        return [(name, None) for name in names]
+        return [(name, None) for name in query.names]
 
 
 class FieldReader:
@@ -97,7 +102,10 @@ class FieldReader:
         values: list[Value] = []
         for field, answer in self._pairs:
             code = answer.nvmlReturn
-            values += self._missing(field, code) if code else [(field.name, _number(answer) * field.scale)]
+            if code:
+                values += self._missing(field, code)
+            else:
+                values.append((field.name, getattr(answer.value, _MEMBERS[answer.valueType]) * field.scale))
         return values
 
     def _ask(self) -> None:
@@ -137,7 +145,3 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
-
-
-def _number(answer: Any) -> float:
-    return float(getattr(answer.value, _MEMBERS[answer.valueType]))
