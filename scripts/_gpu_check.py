@@ -159,12 +159,13 @@ class Check:
 
     def _play_stub(self, server: int | None = None) -> None:
         """Put a stub in NVML's place, for processes that start from now on; `server` has memory on it."""
-        from servebench.testing.nvml_stub import GIB, StubGpu, StubMachine, StubProcess, install
+        from servebench.testing.nvml_stub import GIB, Points, StubGpu, StubMachine, StubProcess, install
 
         folder = self._out / "stub"
         folder.mkdir(exist_ok=True)
-        saw = tuple((t, 150_000 + 400_000 * (t // 5 % 2)) for t in range(0, 600, 5))
-        values = {"power_instant": saw, "util_gpu": 80, "clock_reasons": 4, "gpm_sm": 60, "mem_used": 20 * GIB}
+        saw = [(float(t), 150_000.0 + 400_000 * (t // 5 % 2)) for t in range(0, 600, 5)]
+        steady = {"util_gpu": 80, "clock_reasons": 4, "gpm_sm": 60, "mem_used": 20 * GIB}
+        values: dict[str, float | Points] = {"power_instant": saw, **steady}
         guests = (StubProcess(server, 20 * GIB),) if server is not None else ()
         install(StubMachine(gpus=(StubGpu(values=values, processes=guests, name="Stub of an H100"),)), folder)
         self._environment["LD_LIBRARY_PATH"] = str(folder)
@@ -203,7 +204,7 @@ class Check:
             server.wait()
 
     def _load(self, name: str, url: str) -> None:
-        sizes = {"prompt": 200, "answer": 30, "rate": 2, "streams": 3} if self._cpu else GPU_SIZES
+        sizes = CPU_SIZES if self._cpu else GPU_SIZES
         scenario = self._out / f"{name}.yaml"
         scenario.write_text(SCENARIOS[name].format(seconds=self._options.seconds, **sizes))
         self._report.title(f"servebench run {scenario.name}")
@@ -256,6 +257,7 @@ class Check:
 
 
 GPU_SIZES = {"prompt": 600, "answer": 60, "rate": 4, "streams": 24}
+CPU_SIZES = {"prompt": 200, "answer": 30, "rate": 2, "streams": 3}
 
 
 def series_of(table: Any) -> dict[tuple[str, str], list[tuple[int, float | None]]]:

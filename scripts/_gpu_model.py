@@ -136,7 +136,8 @@ class Model:
         ids = torch.tensor(tokens, device=self.device)[:, None]
         where = torch.tensor(positions, device=self.device)[:, None]
         longest = -(-(max(positions) + 1) // 64) * 64
-        return self._next(self._forward(ids, where, slice(0, len(tokens)), min(longest, self.shape.length))).tolist()
+        hidden = self._forward(ids, where, slice(0, len(tokens)), min(longest, self.shape.length))
+        return [int(token) for token in self._next(hidden).tolist()]
 
     def _next(self, hidden: Tensor) -> Tensor:
         return functional.linear(self._normed(hidden[:, -1], self._norm), self._head).argmax(-1)

@@ -32,7 +32,8 @@ def main() -> None:
 
 def sample(source: NvmlSource, seconds: float) -> dict[str, Any]:
     """Sample at HZ and measure each sample."""
-    wall, last = [], {}
+    wall: list[float] = []
+    last: dict[str, float | None] = {}
     cpu, began = time.thread_time(), time.perf_counter()
     for beat in range(int(seconds * HZ)):
         time.sleep(max(0.0, began + beat / HZ - time.perf_counter()))

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import zlib
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +65,7 @@ class Engine:
 
     def __init__(self, model: Model, budget: int, loop: asyncio.AbstractEventLoop) -> None:
         self.model = model
-        self.sums: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence | None] = [None] * model.shape.slots
         self._budget = budget
