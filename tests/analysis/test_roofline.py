@@ -78,6 +78,15 @@ def test_the_server_may_estimate_by_itself() -> None:
     assert "mfu" in section(served())["server"]["reason"]
 
 
+def test_counters_of_an_estimate_that_was_not_switched_on_are_no_estimate() -> None:
+    run = served()
+    for name in ("estimated_flops", "estimated_read_bytes"):
+        sample(run, "server", "engine-0", name, [(-100, 0.0), (1100, 0.0)])
+    found = section(run)["server"]
+    assert (found["flops_per_s"], found["flops_share"]) == (None, None)
+    assert "mfu" in found["reason"]
+
+
 def test_peaks_may_be_stated() -> None:
     run = served(name="Some GPU", gpu_peaks={"bandwidth": 1e12, "flops": {"bf16": 1e14}, "source": "mine"})
     found = section(run)

@@ -198,7 +198,7 @@ def server(facts: Facts, shape: ModelShape, found: Machine) -> Document:
     """What the server itself estimates that it computed and read, against one GPU's peaks."""
     seconds, peak = facts.window.seconds, found.peaks.at(shape.kind)
     flops, read = (growth(facts, name).window for name in ("estimated_flops", "estimated_read_bytes"))
-    if flops is None or read is None or seconds <= 0:
+    if not flops or not read or seconds <= 0:  # counters that stay at 0 are there without the flag, too
         reason = "the server does not estimate its FLOPs and bytes (vLLM: --enable-mfu-metrics)"
         return {"reason": reason, **dict.fromkeys(_SERVER), "formula": SERVER}
     values = (

@@ -70,9 +70,18 @@ def describe(facts: Facts) -> dict[str, Any]:
     }
 
 
+def instants(run: RunData, source: str) -> Ints:
+    """When a source was sampled (ns): of each device the instants of its fullest series."""
+    fullest: dict[str, Ints] = {}
+    for (name, device, _), series in run.telemetry.items():
+        if name == source and series.t.size >= fullest.get(device, series.t[:0]).size:
+            fullest[device] = series.t
+    return np.unique(np.concatenate([np.empty(0, np.int64), *fullest.values()]))
+
+
 def _source(facts: Facts, source: str) -> dict[str, Any]:
     mine = [series for (name, _, _), series in facts.run.telemetry.items() if name == source]
-    t = np.unique(np.concatenate([s.t for s in mine])) if mine else np.empty(0, np.int64)
+    t = instants(facts.run, source)
     blank = {"state": "sampled" if t.size else "absent", "reason": None, "samples": int(t.size)}
     return {
         **blank,
