@@ -229,10 +229,9 @@ class Check:
         run = RunDir.open(path)
         source = (run.manifest.get("telemetry") or {}).get("sources", {}).get("nvml") or {}
         check = self._report.check
-        check(
-            f"{name}.sampled", source.get("state") == "sampled", f"nvml {source.get('state')}: {source.get('reason')}"
-        )
-        if source.get("state") != "sampled":
+        sampled = source.get("state") == "sampled"
+        check(f"{name}.sampled", sampled, "yes" if sampled else f"{source.get('state')}: {source.get('reason')}")
+        if not sampled:
             return
         hz, gap = source["achieved_hz"], source["longest_gap_s"]
         check(f"{name}.rate", hz > 0.95 * source["asked_hz"], f"{hz:.2f} Hz of {source['asked_hz']:g}, gap {gap:.3f} s")
