@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.data import Bools, Ints, RunData
-from servebench.analysis.metrics import _with_tokens, later_chunks
+from servebench.analysis.metrics import later_chunks, with_tokens
 from servebench.analysis.phases import prefills
 
 PREFILL_BINS = ("0", "1", "2-3", "4+")
@@ -98,7 +98,7 @@ class Gaps:
 
 def find_gaps(run: RunData, cohort: Bools, end: int) -> Gaps:
     """The gaps of the cohort, each with the prefills that bear on it; requests in flight last to `end` (ns)."""
-    chunks = _with_tokens(run.chunks)
+    chunks = with_tokens(run.chunks)
     later = later_chunks(chunks, cohort)
     at, tokens = chunks.arrival[later], chunks.tokens[later]
     length = np.diff(chunks.arrival)[later[1:]]

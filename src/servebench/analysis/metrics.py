@@ -134,7 +134,7 @@ def icl(run: RunData, cohort: Bools) -> Samples:
 
 def itl(run: RunData, cohort: Bools) -> Samples:
     """Gaps divided by the tokens of the later chunk, weighted by these; a chunk without tokens joins the next."""
-    chunks = _with_tokens(run.chunks)
+    chunks = with_tokens(run.chunks)
     later = later_chunks(chunks, cohort)
     gaps = np.diff(chunks.arrival)[later[1:]]
     tokens = chunks.tokens[later]
@@ -170,7 +170,7 @@ def later_chunks(chunks: Chunks, wanted: Bools) -> Bools:
     return mask
 
 
-def _with_tokens(chunks: Chunks) -> Chunks:
+def with_tokens(chunks: Chunks) -> Chunks:
     """The chunks without those to which no token was attributed."""
     held = chunks.tokens > 0
     if held.all():
