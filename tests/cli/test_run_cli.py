@@ -295,6 +295,10 @@ class TestErrors:
             (("--ca-file", "/no/such.pem"), ["/no/such.pem"]),
             (("--api-key-env", "NO_SUCH_KEY"), ["NO_SUCH_KEY", "not set"]),
             (("--salt", "pepper"), ["pepper"]),
+            (("--nvml-hz", "0"), ["--nvml-hz", "0.1"]),
+            (("--scrape-hz", "1000"), ["--scrape-hz", "20"]),
+            (("--telemetry", "gpu-host:9400"), ["--telemetry", "no scheme", "http://gpu-host:9400"]),
+            (("--telemetry-token-env", "NO_SUCH_TOKEN"), ["--telemetry-token-env", "NO_SUCH_TOKEN", "not set"]),
             (("--tokenizer", "/no/such/tokenizer"), ["/no/such/tokenizer"]),
         ],
     )

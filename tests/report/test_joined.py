@@ -148,7 +148,7 @@ def test_a_ratio_that_cannot_be_had_says_why(plain: dict[str, Any]) -> None:
 
 def test_queue_and_the_split_of_ttft(plain: dict[str, Any]) -> None:
     text, split = section("Queue", plain), plain["server_side"]["ttft_split"]
-    assert "TTFT from sent, ms, given requests queued" in text
+    assert "TTFT from sent, ms, given the queue" in text
     assert "queue 2.00 + prefill 46.00 + rest 1.00 (n 200)" in text
     assert f"mean TTFT {split['client_ms']:.2f} ms = network" in text
 

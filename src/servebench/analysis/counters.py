@@ -51,8 +51,9 @@ NOTHING = Growth(None, None)
 
 
 def engines(run: RunData) -> tuple[str, ...]:
-    """Devices of the server that left any sample."""
-    return tuple(sorted({d for (s, d, _), series in run.telemetry.items() if s == SOURCE and series.t.size}))
+    """Devices of the server that left any sample of theirs; that it does not answer is none."""
+    known = {d for (s, d, name), series in run.telemetry.items() if s == SOURCE and name != "up" and series.t.size}
+    return tuple(sorted(known))
 
 
 def growth(facts: Facts, name: str) -> Growth:

@@ -142,7 +142,7 @@ def queue(summary: dict[str, Any]) -> list[RenderableType]:
     found = summary["interference"]["ttft_by_queue_depth"]
     parts: list[RenderableType] = []
     if any(each["n"] for each in found):
-        parts.append(_bins("TTFT from sent, ms, given requests queued", found, ("p50", "p95"), "requests"))
+        parts.append(_bins("TTFT from sent, ms, given the queue", found, ("p50", "p95"), "requests"))
     split = summary["server_side"]["ttft_split"]
     if summary["server_side"]["reason"] is None:
         parts.append(_split(split))

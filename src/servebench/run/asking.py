@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from servebench.scenario.schema import Scenario
     from servebench.workload.kit import PromptKit
 
-AGAIN_S = 2.0  # for each answer after the load, when nobody can be kept waiting for a server that hangs
+PATIENCE_S = 2.0  # for each answer that the run can do without
 COMPARED = ("version", "models", "settings", "kv_cache", "block_size")
 
 Identity = dict[str, Any]
@@ -31,6 +31,7 @@ def ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[Endpoi
     with _client(scenario, options, target.url, scenario.endpoint.connect_timeout) as client:
         facts = examine(client, target.url, api, target.model)
         kit = build_kit(client, facts, api, facts.model, options.tokenizer, extra)
+    with _client(scenario, options, target.url, PATIENCE_S) as client:
         return facts, kit, server_identity(client, facts)
 
 
@@ -43,7 +44,7 @@ def ask_again(scenario: Scenario, options: RunOptions, facts: EndpointFacts, bef
     from servebench.telemetry.identity import server_identity
 
     try:
-        with _client(scenario, options, facts.url, AGAIN_S) as client:
+        with _client(scenario, options, facts.url, PATIENCE_S) as client:
             now = examine(client, facts.url, facts.api, facts.model)
             after = server_identity(client, replace(facts, version=now.version))
     except ServebenchError as error:

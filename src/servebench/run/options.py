@@ -30,6 +30,7 @@ class RunOptions:
         vllm_python: the Python that has vLLM.
         salt: of the prompts; None draws one, so that no run meets the cache of another.
         telemetry: whether the server's metrics, this machine and its GPUs are sampled.
+        nvml_library: path of a libnvidia-ml.so.1 instead of the system's.
         nvml_hz, scrape_hz: samples a second of the GPUs and of the server's metrics.
         telemetry_url: of telemetry on the GPU host: `servebench telemetry serve`, or a DCGM exporter.
         telemetry_token_env: name of the environment variable that holds the token for it.
@@ -48,6 +49,7 @@ class RunOptions:
     vllm_python: Path | None = None
     salt: int | None = None
     telemetry: bool = True
+    nvml_library: Path | None = None
     nvml_hz: float = 20.0
     scrape_hz: float = 2.0
     telemetry_url: str | None = None

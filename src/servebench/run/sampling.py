@@ -74,6 +74,7 @@ def job_of(scenario: Scenario, options: RunOptions, rundir: RunDir, facts: Endpo
         headers=dict(scenario.endpoint.headers),
         scrape_hz=options.scrape_hz,
         nvml_hz=options.nvml_hz,
+        nvml_library=None if options.nvml_library is None else str(options.nvml_library),
         server_pids=[] if target.pid is None else process_tree(target.pid),
         remote_url=options.telemetry_url,
         remote_token_env=options.telemetry_token_env,
