@@ -76,7 +76,6 @@ class Sender:
         self._count = count
         self._running: dict[Call, None] = {}
         self._decoding = 0
-        self._stopping = False
         self.on_free: Callable[[Call], None] = lambda call: None
         self.late_ns = 0
         self.tokens_done = 0
