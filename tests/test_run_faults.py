@@ -31,7 +31,7 @@ from runs import (
     until,
     write_scenario,
 )
-from servebench.dispatch.crew import Crew
+from servebench.dispatch.crew import Crew, WorkerError
 from servebench.errors import EngineError, UsageError
 from servebench.record.rundir import RunDir
 from servebench.run import Observer, RunOptions, run
@@ -273,6 +273,15 @@ class TestWorkerDeath:
         assert adds_up(result)
 
 
+    def test_one_that_died_before_it_had_a_job(self, truth: GroundTruth, tmp_path: Path) -> None:
+        crew = Crew(2)
+        os.kill(crew.pids[1], signal.SIGKILL)
+        options = RunOptions(endpoint=truth.url, out=tmp_path / "run", workers=2)
+        with pytest.raises(WorkerError, match="worker 1 ended at its start"):
+            run(scenario(tmp_path, {"constant": "60/s", "requests": 9}), options, None, crew)
+        assert not (tmp_path / "run").exists()
+
+
 class TestParentDeath:
     def test_kill_9_leaves_a_directory_that_can_be_read_and_no_processes(
         self, truth: GroundTruth, tmp_path: Path
@@ -311,8 +320,10 @@ class TestParentDeath:
         ):
             until(lambda: len(ran.workers()) == 2)
             until(lambda: (tmp_path / "run" / "journal" / "worker-1.job.json").exists())
+            counters = json.loads((tmp_path / "run" / "journal" / "worker-1.job.json").read_text())["counters"]
             ran.signal(signal.SIGKILL)
             until(lambda: not ran.processes(), 8, "the workers end by themselves")
+        assert not Path(counters).exists()
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:

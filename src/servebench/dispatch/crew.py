@@ -64,13 +64,16 @@ class Crew:
         return [process.pid for process in self._processes]
 
     def brief(self, jobs: Sequence[Job], directory: Path) -> None:
-        """Hand each process its job."""
+        """Hand each process its job; `wait_ready` tells of one that has died meanwhile."""
         for process, job in zip(self._processes, jobs, strict=True):
             path = directory / f"worker-{job.worker}.job.json"
             job.write(path)
             assert process.stdin is not None
-            process.stdin.write(f"{os.getpid()} {path}\n".encode())
-            process.stdin.close()
+            try:
+                with process.stdin:
+                    process.stdin.write(f"{os.getpid()} {path}\n".encode())
+            except BrokenPipeError:
+                continue
 
     def wait_ready(self, counters: LiveCounters) -> None:
         """Return when every worker has its first requests ready.
@@ -118,7 +121,7 @@ class Crew:
                 process.kill()  # they hold nothing that the journal does not
             process.wait()
             if process.stdin is not None and not process.stdin.closed:
-                process.stdin.close()
+                process.stdin.close()  # nothing was written: there is nothing to flush into a broken pipe
 
     def figures(self, directory: Path) -> list[dict[str, Any]]:
         """What each worker said of itself at its end; a worker that died left nothing, which is said."""
