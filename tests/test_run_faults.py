@@ -272,7 +272,6 @@ class TestWorkerDeath:
         assert result.verdict == "INVALID"
         assert adds_up(result)
 
-
     def test_one_that_died_before_it_had_a_job(self, truth: GroundTruth, tmp_path: Path) -> None:
         crew = Crew(2)
         os.kill(crew.pids[1], signal.SIGKILL)

@@ -38,6 +38,7 @@ from servebench.wire.reactor import make_reactor
 from servebench.workload.plan import Plan
 
 POLL_S = 0.04  # each look costs as much as several tokens
+FIRST_PAYLOADS = 64  # ready before the load may start
 
 
 def tls_context(verify: bool, ca_file: str | None) -> ssl.SSLContext:
@@ -116,8 +117,9 @@ class Worker:
             pass  # it may be the very error
 
     async def _run(self) -> dict[str, Any]:
-        while self._payloads.prepare_one():
-            pass
+        for _ in range(FIRST_PAYLOADS):
+            self._payloads.prepare_one()
+        self._slices.wake()  # the others while the start is waited for
         self._counters.state(State.READY)
         await self._wait_for_start()
         started_cpu, started_wall = time.process_time_ns(), time.monotonic_ns()
