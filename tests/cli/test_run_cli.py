@@ -303,8 +303,6 @@ class TestErrors:
     def test_flags(
         self, arguments: tuple[str, ...], words: list[str], start: Started, truth: GroundTruth, out: Path
     ) -> None:
-        if "--tokenizer" in arguments:
-            pytest.importorskip("transformers")
         endpoint = () if "-e" in arguments else ("-e", truth.url)
         ran = start({"closed": {"concurrency": 2}, "requests": 9}, *endpoint, *arguments)
         self.check(ran, out, *words)

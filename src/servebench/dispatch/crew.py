@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from servebench.errors import ServebenchError
+from servebench.errors import ExitCode, ServebenchError, UsageError
 
 if TYPE_CHECKING:
     from servebench.dispatch.job import Job
@@ -79,6 +79,7 @@ class Crew:
         """Return when every worker has its first requests ready.
 
         Raises:
+            UsageError: one cannot do what it was asked for, such as load a tokenizer.
             WorkerError: one died or took too long; with its last words.
         """
         from servebench.record.counters import State
@@ -86,6 +87,8 @@ class Crew:
         deadline = time.monotonic() + READY_LIMIT_S
         while any(state < State.READY for state in counters.snapshot().states):
             for number, process in enumerate(self._processes):
+                if process.poll() == ExitCode.USAGE:
+                    raise UsageError(self.last_words(number))
                 if process.poll() is not None:
                     raise WorkerError(f"worker {number} ended at its start: {self.last_words(number)}")
             if time.monotonic() > deadline:
