@@ -31,7 +31,9 @@ from servebench.testing import (
     response,
     sse_response,
 )
+from servebench.wire.connection import open_socket
 from servebench.wire.exchange import Exchange
+from servebench.wire.reactor import WRITE
 
 GIVE_UP = 5 * MS  # how much later than its send a stamp may be on a busy machine
 
@@ -128,6 +130,26 @@ def test_pieces_of_one_read_share_its_stamp() -> None:
     exchange = one([Send(head(200, {"transfer-encoding": "chunked"}) + chunk(b"a") + chunk(b"b") + chunk(b""))])
     assert exchange.parts == [b"a", b"b"]
     assert set(exchange.stamps) == {exchange.headers_ns} == {exchange.end_ns}
+
+
+def test_reads_without_a_kernel_stamp_are_counted_and_bear_the_time_of_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plain_socket(family: int) -> socket.socket:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        return sock
+
+    monkeypatch.setattr("servebench.wire.pool.open_socket", plain_socket)
+    exchange = one(sse_response([Wait(0.01), b"a", Wait(0.01), b"b", Wait(0.01)]))
+    assert exchange.user_stamped_reads == exchange.reads == 4
+    assert exchange.started_ns < exchange.stamps[0] < exchange.stamps[1] < (exchange.end_ns or 0) < time.time_ns()
+
+
+def test_the_sockets_send_at_once() -> None:
+    with open_socket(socket.AF_INET) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not sock.getblocking()
 
 
 # Framing.
@@ -373,6 +395,24 @@ def test_an_answer_that_comes_before_the_request_was_sent(end: str) -> None:
         exchange = run(main)
     assert (exchange.status, exchange.error, body_of(exchange)) == (413, None, b"too long")
     assert exchange.sent_ns is None
+
+
+def test_a_wake_up_without_room_to_write_is_harmless() -> None:
+    with ScriptedServer([Wait(0.1), ReadRequest(), *response(200, b"ok")]) as server:
+
+        async def main() -> Exchange:
+            async with pool_to(server.port) as pool:
+                exchange = start(pool, bytes(20 << 20))
+                await until(lambda: pool.active.get(exchange))
+                await asyncio.sleep(0.03)  # until the buffers of the kernel are full
+                connection = pool.active[exchange]
+                assert connection is not None
+                connection.ready(WRITE)
+                await exchange.wait()
+                return exchange
+
+        exchange = run(main)
+    assert (exchange.error, body_of(exchange), len(server.requests[0].body)) == (None, b"ok", 20 << 20)
 
 
 def test_a_stream_that_begins_before_the_request_was_sent() -> None:
