@@ -35,7 +35,17 @@ from servebench.dispatch.crew import Crew, WorkerError
 from servebench.errors import EngineError, UsageError
 from servebench.record.rundir import RunDir
 from servebench.run import Observer, RunOptions, run
-from servebench.testing import GroundTruth, Hang, Script, Wait, json_response, refusing_port, sse, sse_response
+from servebench.testing import (
+    GroundTruth,
+    Hang,
+    Script,
+    Wait,
+    json_response,
+    refusing_port,
+    response,
+    sse,
+    sse_response,
+)
 from servebench.workload.plan import Plan
 
 KEY = "sk-canary-0123456789abcdef"
@@ -76,8 +86,8 @@ class TestRefusals:
 
     def test_429_without_it_makes_growing_pauses(self, tmp_path: Path) -> None:
         result, server = self.refused(tmp_path, lambda n: json_response(429, {"error": "slow"}))
-        # pauses of 50, 100, 200, 400, 800 ms: a slot sends at 0, 50, 150, 350, 750 ms
-        assert len(server.load) <= 4 * 5
+        # pauses of 50, 100, 200, 400, 800 ms: a slot sends at 0, 50, 150, 350, 750 and, if the end is late, 1550 ms
+        assert len(server.load) <= 4 * 6
         times = sorted(seen.received_ns for seen in server.load)
         gaps = [b - a for a, b in pairwise(times[::4])]
         assert all(later > 1.5 * before for before, later in pairwise(gaps))
@@ -95,6 +105,34 @@ class TestRefusals:
         assert result.verdict == "INVALID"
         assert "connection refused" in result.rows[0]["error"]
         assert adds_up(result)
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            sse_response([sse({"error": {"message": "overloaded"}})]),
+            sse_response([sse(EVENTS.finish())]),
+            sse_response([sse(EVENTS.text("a"))]),
+            response(200, b"<html>"),
+        ],
+        ids=["stream_error", "empty", "truncated", "protocol_error"],
+    )
+    def test_nor_is_one_whose_answers_fail_inside(
+        self, answer: Script, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        result, server = self.refused(tmp_path, lambda n: answer)
+        outcome = request.node.callspec.id
+        assert result.outcomes == {"planned": len(server.load), outcome: len(server.load)}
+        assert len(server.load) <= 4 * (3 + 6)  # each slot some at once, then with growing pauses
+        assert result.verdict == "INVALID"
+        assert adds_up(result)
+
+    def test_a_single_failure_costs_no_pause(self, tmp_path: Path) -> None:
+        failing = sse_response([sse({"error": {"message": "once"}})])
+        load = {"closed": {"concurrency": 2}, "requests": 60, "drain": "2s"}
+        with OpenAI(lambda n: failing if n % 10 == 5 else tokens(3)) as server:
+            result = execute(scenario(tmp_path, load), server.url, tmp_path / "run")
+        assert result.outcomes == {"planned": 60, "ok": 54, "stream_error": 6}
+        assert result.rundir.manifest["workers"][0]["pauses"] == 0
 
     def test_a_server_that_comes_back_is_used_again_at_full_speed(self, tmp_path: Path) -> None:
         def answer(number: int) -> Script:

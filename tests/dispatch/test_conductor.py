@@ -237,3 +237,17 @@ class TestInterrupts:
             raise_signal()
             with pytest.raises(KeyboardInterrupt), interrupts.raising():
                 pytest.fail("not reached")
+
+    def test_in_another_thread_signals_stay_with_the_main_one(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        seen: list[int] = []
+
+        def work() -> None:
+            with Interrupts() as interrupts, interrupts.raising():
+                seen.append(interrupts.count)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen == [0]
+        assert signal.getsignal(signal.SIGINT) == before
