@@ -392,10 +392,13 @@ class TestNothingLeft:
 
     def test_a_folder_that_was_there(self, tmp_path: Path) -> None:
         out = tmp_path / "run"
-        out.mkdir()
-        (out / "notes.txt").write_text("mine")
+        mine = ["journal/diary.txt", "notes.txt", "raw/data.bin", "server.log", "worker-0.log"]
+        for name in mine:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text("mine")
         self.fail(tmp_path, out=out)
-        assert [path.name for path in out.iterdir()] == ["notes.txt"]
+        left = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
+        assert sorted(left) == mine
 
     def test_a_run_that_was_there(self, tmp_path: Path) -> None:
         out = tmp_path / "run"
