@@ -70,13 +70,13 @@ class Place:
         elif self._rundir is not None or self._made:
             self._remove()
 
-    @staticmethod
-    def _is_worth_keeping(rundir: RunDir, error: BaseException) -> bool:
+    def _is_worth_keeping(self, rundir: RunDir, error: BaseException) -> bool:
         if rundir.requests().num_rows:
             return True
         log = rundir.log_path("server")
-        stopped = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) is ExitCode.INTERRUPTED
-        return not stopped and log.exists() and log.stat().st_size > 0
+        if isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) is ExitCode.INTERRUPTED:
+            return False
+        return log.name not in self._before and log.exists() and log.stat().st_size > 0
 
     def _remove(self) -> None:
         """Remove the directory if it is ours; else what the run has put into it, and nothing that was there before."""
