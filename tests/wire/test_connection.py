@@ -108,8 +108,8 @@ def test_each_streams_stamp_is_its_own_although_all_are_read_late_and_together()
 
 
 def test_instants_are_in_order_and_those_of_the_server() -> None:
-    steps = [step for n in range(5) for step in (Wait(0.01), Send(b"x", f"t{n}"))]
-    (exchange, again), server = played(sse_response([*steps, Wait(0.01)]), requests=2)
+    steps = [step for n in range(5) for step in (Wait(0.04), Send(b"x", f"t{n}"))]
+    (exchange, again), server = played(sse_response([*steps, Wait(0.04)]), requests=2)
     assert len(exchange.stamps) == len(exchange.parts) == 5
     instants = [exchange.started_ns, exchange.connected_ns, exchange.sent_ns, exchange.headers_ns, *exchange.stamps]
     assert instants == sorted(instants)  # type: ignore[type-var]
@@ -141,8 +141,8 @@ def test_reads_without_a_kernel_stamp_are_counted_and_bear_the_time_of_reading(
         return sock
 
     monkeypatch.setattr("servebench.wire.pool.open_socket", plain_socket)
-    exchange = one(sse_response([Wait(0.01), b"a", Wait(0.01), b"b", Wait(0.01)]))
-    assert exchange.user_stamped_reads == exchange.reads == 4
+    exchange = one(sse_response([Wait(0.03), b"a", Wait(0.03), b"b", Wait(0.03)]))
+    assert exchange.user_stamped_reads == exchange.reads >= 3
     assert exchange.started_ns < exchange.stamps[0] < exchange.stamps[1] < (exchange.end_ns or 0) < time.time_ns()
 
 
@@ -537,7 +537,7 @@ def test_callbacks_see_the_exchange_in_order() -> None:
     def note(name: str) -> Callable[[Exchange], None]:
         return lambda exchange: calls.append(f"{name} {exchange.status} {len(exchange.parts)} {exchange.finished}")
 
-    with ScriptedServer(sse_response([Wait(0.01), b"a", Wait(0.01), b"b", Wait(0.01)])) as server:
+    with ScriptedServer(sse_response([Wait(0.03), b"a", Wait(0.03), b"b", Wait(0.03)])) as server:
 
         async def main() -> None:
             async with pool_to(server.port) as pool:
@@ -554,4 +554,6 @@ def test_callbacks_see_the_exchange_in_order() -> None:
                 await asyncio.sleep(0.01)
 
         run(main)
-    assert calls == ["head 200 0 False", "portion 200 1 False", "portion 200 2 False", "end 200 2 True"]
+    assert calls[0] == "head 200 0 False"
+    assert calls[1:-1] in (["portion 200 1 False", "portion 200 2 False"], ["portion 200 2 False"])  # read at once
+    assert calls[-1] == "end 200 2 True"
