@@ -142,34 +142,6 @@ def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.Mon
     with_pool(OK, main)
 
 
-def test_connections_opened_ahead_are_used() -> None:
-    async def main(pool: Pool, server: ScriptedServer) -> None:
-        await pool.connect_idle(3)
-        assert (pool.opened, len(pool._idle)) == (3, 3)
-        exchanges = [start(pool) for _ in range(3)]
-        for exchange in exchanges:
-            await exchange.wait()
-        assert [exchange.connected_ns for exchange in exchanges] == [None] * 3
-        assert pool.opened == 3
-
-    with_pool(OK, main)
-
-
-def test_connections_that_cannot_be_opened_ahead_leave_nothing_behind() -> None:
-    async def main() -> None:
-        with refusing_port() as port:
-            async with pool_to(port) as pool:
-                with pytest.raises(httpx.ConnectError, match="refused"):
-                    await pool.connect_idle(3)
-                assert pool._idle == []
-        with unanswering_port() as port:
-            async with pool_to(port, connect=0.2) as pool:
-                with pytest.raises(httpx.ConnectTimeout, match=r"0\.2 s"):
-                    await pool.connect_idle(3)
-
-    run(main)
-
-
 def test_an_answer_may_start_the_next_request() -> None:
     async def main(pool: Pool, server: ScriptedServer) -> None:
         done: list[Exchange] = []
@@ -507,10 +479,12 @@ def test_tls_keeps_connections_and_stamps(tls: tuple[ssl.SSLContext, ssl.SSLCont
 
 
 def test_session_tickets_do_not_close_an_idle_connection(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    """Under TLS 1.3 they come after the handshake, when nothing has been asked."""
+    """Under TLS 1.3 they come after the handshake, here on a connection whose request was cancelled meanwhile."""
 
     async def main(pool: Pool, server: ScriptedServer) -> None:
-        await pool.connect_idle(1)
+        cancelled = start(pool)
+        pool.cancel(cancelled, httpx.ReadError("cancelled"))
+        await until(lambda: pool.opened == 1)
         await asyncio.sleep(0.05)
         exchange = await ask(pool)
         assert (exchange.error, exchange.connection) == (None, 1)
