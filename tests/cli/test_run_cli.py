@@ -171,7 +171,7 @@ class TestSignals:
             began = time.monotonic()
             ran.signal(number)
             ended(ran, 130, 10)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 8  # and not the 20 seconds of the drain
         rows = RunDir.open(out).requests().to_pylist()
         assert sorted(row["outcome"] for row in rows) == ["in_flight"] * 4 + ["ok"] * 4
         assert all(row["first_token_ns"] is not None for row in rows)
@@ -207,7 +207,7 @@ class TestSignals:
             began = time.monotonic()
             ran.signal(number)
             ended(ran, 130, 10)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6  # and not the ten until the server would be given up
         assert ran.stderr.rstrip().endswith("servebench: note: interrupted")
         assert ran.stdout == ""
         assert not out.parent.exists()
