@@ -63,6 +63,8 @@ def start(tmp_path: Path, out: Path) -> Iterator[Started]:
 def ended(ran: Command, code: int, timeout: float = 40.0) -> None:
     """It ends with this code, without a traceback, and none of its processes outlives it."""
     got = ran.wait(timeout)
+    if got == -signal.SIGINT:
+        got = 130  # so do shells: Python itself ends by the signal when it hit the middle of certain imports
     assert "Traceback" not in ran.stderr, ran.stderr
     assert got == code, f"exit {got}\n{ran.stderr}\n{ran.stdout[-2000:]}"
     until(lambda: not ran.processes(), 3, f"no process is left: {ran.processes()}")
@@ -169,7 +171,7 @@ class TestSignals:
             began = time.monotonic()
             ran.signal(number)
             ended(ran, 130, 10)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 8  # and not the 20 seconds of the drain
         rows = RunDir.open(out).requests().to_pylist()
         assert sorted(row["outcome"] for row in rows) == ["in_flight"] * 4 + ["ok"] * 4
         assert all(row["first_token_ns"] is not None for row in rows)
@@ -205,7 +207,7 @@ class TestSignals:
             began = time.monotonic()
             ran.signal(number)
             ended(ran, 130, 10)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6  # and not the ten until the server would be given up
         assert ran.stderr.rstrip().endswith("servebench: note: interrupted")
         assert ran.stdout == ""
         assert not out.parent.exists()
@@ -305,8 +307,6 @@ class TestErrors:
     def test_flags(
         self, arguments: tuple[str, ...], words: list[str], start: Started, truth: GroundTruth, out: Path
     ) -> None:
-        if "--tokenizer" in arguments:
-            pytest.importorskip("transformers")
         endpoint = () if "-e" in arguments else ("-e", truth.url)
         ran = start({"closed": {"concurrency": 2}, "requests": 9}, *endpoint, *arguments)
         self.check(ran, out, *words)

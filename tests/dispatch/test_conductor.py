@@ -108,7 +108,7 @@ def test_load_goes_on_after_the_window_until_the_cohort_is_done(play: Play) -> N
     assert course.start_ns is not None and course.load_end_ns is not None
     assert course.warmup_end_ns == course.start_ns + 50 * MS
     assert course.measured_end_ns == course.start_ns + 150 * MS
-    assert 370 * MS < course.load_end_ns - course.start_ns < 700 * MS
+    assert 370 * MS < course.load_end_ns - course.start_ns < 3000 * MS
     assert not course.overran
 
 
@@ -120,7 +120,7 @@ def test_the_cohort_of_a_dead_worker_is_not_waited_for(play: Play) -> None:
 
     started = time.monotonic()
     play(act, (0, 100), workers=2)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4  # and not the five seconds of the drain
 
 
 def test_the_drain_limit_ends_the_load_and_the_waiting(play: Play) -> None:
@@ -133,7 +133,7 @@ def test_the_drain_limit_ends_the_load_and_the_waiting(play: Play) -> None:
     course, _ = play(act, (0, 100), drain=0.2)
     assert course.overran
     assert course.end_ns is not None and course.measured_end_ns is not None
-    assert 190 * MS < course.end_ns - course.measured_end_ns < 900 * MS
+    assert 190 * MS < course.end_ns - course.measured_end_ns < 3000 * MS
 
 
 def test_a_run_by_count_has_its_drain_from_the_last_request_on(play: Play) -> None:
@@ -147,7 +147,7 @@ def test_a_run_by_count_has_its_drain_from_the_last_request_on(play: Play) -> No
     course, _ = play(act, drain=0.2)
     assert course.overran
     assert course.end_ns is not None and course.load_end_ns is not None
-    assert 190 * MS < course.end_ns - course.load_end_ns < 900 * MS
+    assert 190 * MS < course.end_ns - course.load_end_ns < 3000 * MS
 
 
 def at(seconds: float, act: Callable[[], None]) -> None:
@@ -237,3 +237,17 @@ class TestInterrupts:
             raise_signal()
             with pytest.raises(KeyboardInterrupt), interrupts.raising():
                 pytest.fail("not reached")
+
+    def test_in_another_thread_signals_stay_with_the_main_one(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        seen: list[int] = []
+
+        def work() -> None:
+            with Interrupts() as interrupts, interrupts.raising():
+                seen.append(interrupts.count)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen == [0]
+        assert signal.getsignal(signal.SIGINT) == before

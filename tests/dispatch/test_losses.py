@@ -117,3 +117,25 @@ def test_dropped_requests_are_no_gap_in_what_was_sent(run_path: Path) -> None:
 
 def test_nothing_lost_is_nothing_recorded(run_path: Path) -> None:
     assert lose(run_path, make_plan([0, 1, 2, 3]), recorded=[0, 1, 2, 3], sent=2) == {}
+
+
+def test_chunks_that_were_written_when_their_request_was_not_are_left_out(run_path: Path) -> None:
+    rundir = RunDir.create(run_path)
+    journal = JournalWriter(rundir.journal_dir, 1)
+    journal.add(record(1, 1))
+    journal.flush()
+    torn = [np.array([3, 3]), np.array([START, START + 1]), np.array([1, 1]), np.array([0, 0]), np.array([9, 9])]
+    journal._streams["chunks"].write(torn)  # and here the worker was killed
+    counters = LiveCounters.create(2)
+    try:
+        counters.worker(1).set(Slot.DISPATCHED, 2)
+        course = Course(START, START, None, START + MS, START + MS)
+        record_losses(rundir, make_plan([0, 0, 0, 0]), counters.snapshot(), [1], course)
+    finally:
+        counters.unlink()
+        journal.close()
+    for _ in range(2):  # from the journals, and merged
+        rows = rundir.requests().to_pylist()
+        assert [(row["index"], row["outcome"], row["chunks"]) for row in rows] == [(1, "ok", 0), (3, "in_flight", 0)]
+        assert rundir.chunks().num_rows == 0
+        rundir.finalise()

@@ -22,6 +22,7 @@ from runs import OpenAI, tokens, until
 from servebench.dispatch.crew import Crew, WorkerError
 from servebench.dispatch.job import Job
 from servebench.dispatch.worker import Worker
+from servebench.errors import UsageError
 from servebench.record.counters import LiveCounters, Slot, State
 from servebench.record.rundir import RunDir
 from servebench.testing import Hang, sse_response
@@ -212,9 +213,15 @@ def test_figures_of_its_own(start: Start) -> None:
     json.dumps(figures, allow_nan=False)
 
 
-def test_a_worker_that_cannot_start_is_named_with_its_last_words(start: Start) -> None:
+def test_a_worker_that_cannot_do_what_it_was_asked_for_says_so(start: Start) -> None:
     lone = start("http://127.0.0.1:9", plan(3), api_key_env="NO_SUCH_VARIABLE")
-    with pytest.raises(WorkerError, match=r"worker 0 ended at its start: .*NO_SUCH_VARIABLE.*not set"):
+    with pytest.raises(UsageError, match=r"NO_SUCH_VARIABLE .* is not set"):
+        lone.crew.wait_ready(lone.counters)
+
+
+def test_a_worker_that_cannot_start_is_named_with_its_last_words(start: Start) -> None:
+    lone = start("http://127.0.0.1:9", plan(3), kit={})
+    with pytest.raises(WorkerError, match=r"worker 0 ended at its start: ValueError: not a prompt kit"):
         lone.crew.wait_ready(lone.counters)
 
 

@@ -87,7 +87,7 @@ def run_one(
 
 
 async def _work(job: Job, counters: LiveCounters) -> None:
-    worker = Worker(job, _plan(), counters.worker(0))
+    worker = Worker(job, _plan(), counters.worker(0), os.getppid())
     counters.start_at(time.monotonic_ns())
     await worker.run()
 

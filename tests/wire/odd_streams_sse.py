@@ -196,7 +196,7 @@ SSE_ROWS = [
     ),
     Row("comments between the tokens", _with_comments, **KNOWN),
     Row("comments keep a slow stream alive", _pings(6, 0.15), limits={"idle": 0.5}, **KNOWN),
-    Row("comments for 30 s", _pings(30, 1.0), limits={"idle": 10.0}, slow=True, **KNOWN),
+    Row("comments for 30 s", _pings(30, 1.0), limits={"idle": 10.0, "total": 90.0}, slow=True, **KNOWN),
     Row(
         "comments before the first token",
         lambda ev: sse_response([Send(b": ping\n\n", "ping"), *texts(ev, 3), *tail(ev, usage(7, 3))]),

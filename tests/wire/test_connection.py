@@ -31,7 +31,9 @@ from servebench.testing import (
     response,
     sse_response,
 )
+from servebench.wire.connection import open_socket
 from servebench.wire.exchange import Exchange
+from servebench.wire.reactor import WRITE
 
 GIVE_UP = 5 * MS  # how much later than its send a stamp may be on a busy machine
 
@@ -106,8 +108,8 @@ def test_each_streams_stamp_is_its_own_although_all_are_read_late_and_together()
 
 
 def test_instants_are_in_order_and_those_of_the_server() -> None:
-    steps = [step for n in range(5) for step in (Wait(0.01), Send(b"x", f"t{n}"))]
-    (exchange, again), server = played(sse_response([*steps, Wait(0.01)]), requests=2)
+    steps = [step for n in range(5) for step in (Wait(0.04), Send(b"x", f"t{n}"))]
+    (exchange, again), server = played(sse_response([*steps, Wait(0.04)]), requests=2)
     assert len(exchange.stamps) == len(exchange.parts) == 5
     instants = [exchange.started_ns, exchange.connected_ns, exchange.sent_ns, exchange.headers_ns, *exchange.stamps]
     assert instants == sorted(instants)  # type: ignore[type-var]
@@ -128,6 +130,26 @@ def test_pieces_of_one_read_share_its_stamp() -> None:
     exchange = one([Send(head(200, {"transfer-encoding": "chunked"}) + chunk(b"a") + chunk(b"b") + chunk(b""))])
     assert exchange.parts == [b"a", b"b"]
     assert set(exchange.stamps) == {exchange.headers_ns} == {exchange.end_ns}
+
+
+def test_reads_without_a_kernel_stamp_are_counted_and_bear_the_time_of_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plain_socket(family: int) -> socket.socket:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        return sock
+
+    monkeypatch.setattr("servebench.wire.pool.open_socket", plain_socket)
+    exchange = one(sse_response([Wait(0.03), b"a", Wait(0.03), b"b", Wait(0.03)]))
+    assert exchange.user_stamped_reads == exchange.reads >= 3
+    assert exchange.started_ns < exchange.stamps[0] < exchange.stamps[1] < (exchange.end_ns or 0) < time.time_ns()
+
+
+def test_the_sockets_send_at_once() -> None:
+    with open_socket(socket.AF_INET) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not sock.getblocking()
 
 
 # Framing.
@@ -375,6 +397,24 @@ def test_an_answer_that_comes_before_the_request_was_sent(end: str) -> None:
     assert exchange.sent_ns is None
 
 
+def test_a_wake_up_without_room_to_write_is_harmless() -> None:
+    with ScriptedServer([Wait(0.1), ReadRequest(), *response(200, b"ok")]) as server:
+
+        async def main() -> Exchange:
+            async with pool_to(server.port) as pool:
+                exchange = start(pool, bytes(20 << 20))
+                await until(lambda: pool.active.get(exchange))
+                await asyncio.sleep(0.03)  # until the buffers of the kernel are full
+                connection = pool.active[exchange]
+                assert connection is not None
+                connection.ready(WRITE)
+                await exchange.wait()
+                return exchange
+
+        exchange = run(main)
+    assert (exchange.error, body_of(exchange), len(server.requests[0].body)) == (None, b"ok", 20 << 20)
+
+
 def test_a_stream_that_begins_before_the_request_was_sent() -> None:
     """The answer is read while the request goes on."""
 
@@ -497,7 +537,7 @@ def test_callbacks_see_the_exchange_in_order() -> None:
     def note(name: str) -> Callable[[Exchange], None]:
         return lambda exchange: calls.append(f"{name} {exchange.status} {len(exchange.parts)} {exchange.finished}")
 
-    with ScriptedServer(sse_response([Wait(0.01), b"a", Wait(0.01), b"b", Wait(0.01)])) as server:
+    with ScriptedServer(sse_response([Wait(0.03), b"a", Wait(0.03), b"b", Wait(0.03)])) as server:
 
         async def main() -> None:
             async with pool_to(server.port) as pool:
@@ -514,4 +554,6 @@ def test_callbacks_see_the_exchange_in_order() -> None:
                 await asyncio.sleep(0.01)
 
         run(main)
-    assert calls == ["head 200 0 False", "portion 200 1 False", "portion 200 2 False", "end 200 2 True"]
+    assert calls[0] == "head 200 0 False"
+    assert calls[1:-1] in (["portion 200 1 False", "portion 200 2 False"], ["portion 200 2 False"])  # read at once
+    assert calls[-1] == "end 200 2 True"

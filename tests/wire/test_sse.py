@@ -71,6 +71,8 @@ places = st.lists(st.integers(0, 400), max_size=6)
 @example(b"data: a\r\n\r\n", [8])
 @example(b"data: a\r\n\r\n", [10])
 @example(b"data: a\n\n", [8])
+@example(BOM + b"\ndata: a\n\n", [])
+@example(BOM + b"data: a\n\n" + BOM + b"data: b\n\n", [12])
 def test_any_split_gives_what_the_standard_says(body: bytes, where: list[int]) -> None:
     assert parse(cut(body, where)) == reference(body)
 
@@ -156,8 +158,11 @@ def test_comments_are_counted_and_deliver_nothing() -> None:
 
 def test_an_event_is_delivered_with_its_blank_line_and_not_before() -> None:
     parser = SSEParser()
+    assert parser.pending_end is None
     assert parser.feed(b"data: a\n") == ([], [], {})
+    assert parser.pending_end == 7
     assert parser.feed(b"\n") == ([b"a"], [7], {})
+    assert parser.pending_end is None
     assert parser.finish() == ([], [], {})
 
 

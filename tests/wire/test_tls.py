@@ -84,7 +84,7 @@ def test_https_to_a_server_without_tls(api: str) -> None:
 @pytest.mark.parametrize("api", BOTH)
 def test_a_server_that_closes_within_the_handshake(api: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(5)
+        listener.settimeout(30)
         thread = threading.Thread(target=lambda: listener.accept()[0].close())
         thread.start()
         got = run_one(f"https://127.0.0.1:{listener.getsockname()[1]}", api, insecure=True)

@@ -76,6 +76,7 @@ def test_the_sources_are_spelled_as_they_are_recorded() -> None:
         ("sss", {"totals": {0: 3, 1: 3, 2: 3}}, 3, None, [3, 0, 0], CHUNK_USAGE),
         # Totals that are none: only on some events, given once at the end, each choice's own, or more than usage.
         ("sss", {"totals": {0: 0}}, 3, None, [1, 1, 1], EVENTS),
+        ("wf", {"totals": {0: 0}}, 1, None, [1, 0], EVENTS),
         ("ssss", {"totals": {1: 2, 3: 4}}, 4, None, [1, 1, 1, 1], EVENTS),
         ("sss", {"totals": {2: 3}}, 3, None, [1, 1, 1], EVENTS),
         ("ssff", {"totals": {2: 2, 3: 2}}, 2, None, [1, 1, 0, 0], EVENTS),

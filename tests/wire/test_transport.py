@@ -77,6 +77,8 @@ def test_json_both_ways() -> None:
         assert seen.headers["authorization"] == "Bearer k"
         assert seen.headers["host"] == f"127.0.0.1:{server.port}"
         assert seen.headers["content-length"] == str(len(seen.body))
+        (pool,) = client._transport._pools.values()  # type: ignore[attr-defined]
+        assert (pool.active, len(pool._idle)) == ({}, 1)
 
     with_client(json_response(200, {"ok": True}), main)
 
@@ -106,7 +108,7 @@ def test_a_head_request_waits_for_no_body() -> None:
 @pytest.mark.parametrize("hold_ns", [0, 400_000])
 def test_a_stream_comes_in_pieces_as_it_is_sent(hold_ns: int) -> None:
     events = [sse(EV.text(f" {n}")) for n in range(5)]
-    steps = [step for n, event in enumerate(events) for step in (Wait(0.02), Send(event, f"t{n}"))]
+    steps = [step for n, event in enumerate(events) for step in (Wait(0.04), Send(event, f"t{n}"))]
 
     async def main(client: httpx.AsyncClient, server: ScriptedServer) -> None:
         got: list[bytes] = []
@@ -118,6 +120,7 @@ def test_a_stream_comes_in_pieces_as_it_is_sent(hold_ns: int) -> None:
                 got.append(piece)
                 when.append(time.time_ns())
         assert got == events
+        assert when[0] < server.at("t4").realtime_ns
         arrivals = arrivals_of(answer)
         assert arrivals.body == b"".join(events)
         for place, read in enumerate(when):
@@ -359,7 +362,7 @@ def test_closing_in_mid_stream_frees_the_connection() -> None:
         assert (pool.active, pool._idle) == ({}, [])
         async with client.stream("GET", "/") as answer:
             assert answer.status_code == 200
-        assert server.connections == 2
+        assert pool.opened == 2
 
     with_client(ENDLESS, main)
 

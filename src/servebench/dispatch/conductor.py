@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,10 @@ SETTLE_NS = 30_000_000  # what a worker may need to notice that the window has e
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while it is entered; inside `raising` the first of them raises KeyboardInterrupt."""
+    """Counts SIGINT and SIGTERM while it is entered; inside `raising` the first of them raises KeyboardInterrupt.
+
+    In another thread than the main one, which alone gets signals, it leaves them to whoever has that one.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,7 +49,8 @@ class Interrupts:
             self._raises = False
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        main = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM) if main else ():
             self._before[number] = signal.signal(number, self._caught)
         return self
 

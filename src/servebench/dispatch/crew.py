@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from servebench.errors import ServebenchError
+from servebench.errors import ExitCode, ServebenchError, UsageError
 
 if TYPE_CHECKING:
     from servebench.dispatch.job import Job
@@ -64,18 +64,22 @@ class Crew:
         return [process.pid for process in self._processes]
 
     def brief(self, jobs: Sequence[Job], directory: Path) -> None:
-        """Hand each process its job."""
+        """Hand each process its job; `wait_ready` tells of one that has died meanwhile."""
         for process, job in zip(self._processes, jobs, strict=True):
             path = directory / f"worker-{job.worker}.job.json"
             job.write(path)
             assert process.stdin is not None
-            process.stdin.write(f"{os.getpid()} {path}\n".encode())
-            process.stdin.close()
+            try:
+                with process.stdin:
+                    process.stdin.write(f"{os.getpid()} {path}\n".encode())
+            except BrokenPipeError:
+                continue
 
     def wait_ready(self, counters: LiveCounters) -> None:
         """Return when every worker has its first requests ready.
 
         Raises:
+            UsageError: one cannot do what it was asked for, such as load a tokenizer.
             WorkerError: one died or took too long; with its last words.
         """
         from servebench.record.counters import State
@@ -83,6 +87,8 @@ class Crew:
         deadline = time.monotonic() + READY_LIMIT_S
         while any(state < State.READY for state in counters.snapshot().states):
             for number, process in enumerate(self._processes):
+                if process.poll() == ExitCode.USAGE:
+                    raise UsageError(self.last_words(number))
                 if process.poll() is not None:
                     raise WorkerError(f"worker {number} ended at its start: {self.last_words(number)}")
             if time.monotonic() > deadline:
@@ -118,7 +124,7 @@ class Crew:
                 process.kill()  # they hold nothing that the journal does not
             process.wait()
             if process.stdin is not None and not process.stdin.closed:
-                process.stdin.close()
+                process.stdin.close()  # nothing was written: there is nothing to flush into a broken pipe
 
     def figures(self, directory: Path) -> list[dict[str, Any]]:
         """What each worker said of itself at its end; a worker that died left nothing, which is said."""

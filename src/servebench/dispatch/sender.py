@@ -24,6 +24,8 @@ from servebench.wire.pool import Pool
 from servebench.workload.plan import Plan
 
 PORTION = 256  # reads of one stream that are decoded together
+FAILED_AGAIN = 2  # answers in a row that failed inside, after which a closed loop's slot pauses
+INSIDE = frozenset((Outcome.STREAM_ERROR, Outcome.EMPTY, Outcome.TRUNCATED, Outcome.PROTOCOL_ERROR, Outcome.RESET))
 
 _now = time.time_ns
 
@@ -76,7 +78,7 @@ class Sender:
         self._count = count
         self._running: dict[Call, None] = {}
         self._decoding = 0
-        self._stopping = False
+        self._failed: dict[int, int] = {}  # slot: how many of its calls in a row have failed inside
         self.on_free: Callable[[Call], None] = lambda call: None
         self.late_ns = 0
         self.tokens_done = 0
@@ -182,6 +184,10 @@ class Sender:
         self._count_finished(call, record)
         if chunks.tokens.size:
             self._observe(call, record, chunks.arrival_ns, chunks.tokens)
+        if record.outcome in INSIDE:
+            self._failed[call.slot] = self._failed.get(call.slot, 0) + 1
+        elif self._failed:
+            self._failed.pop(call.slot, None)
         self._decoding -= 1
 
     def _record(self, record: RequestRecord) -> None:
@@ -215,7 +221,11 @@ class Sender:
         return self.tokens_done + sum(call.reads for call in self._running)
 
     def retry_pause(self, call: Call) -> float | None:
-        """Seconds that the server asked for before the next try, 0 if it refused without; None if it did not refuse."""
+        """Seconds that the server asked for before the next try, 0 if it refused without; None if it did not refuse.
+
+        What an answer says is known only after it was decoded, so that one which fails inside counts when it does so
+        again and again.
+        """
         if call.status in (429, 503):
             return retry_after(call) or 0.0
         if isinstance(call.error, (httpx.ConnectError, httpx.ConnectTimeout)):
@@ -224,4 +234,4 @@ class Sender:
             return 0.0
         if call.status is not None and (call.status >= 300 or call.received == 0):
             return 0.0
-        return None
+        return 0.0 if self._failed.get(call.slot, 0) >= FAILED_AGAIN else None

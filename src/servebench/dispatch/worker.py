@@ -39,6 +39,7 @@ from servebench.wire.reactor import make_reactor
 from servebench.workload.plan import Plan
 
 POLL_S = 0.04  # each look costs as much as several tokens
+FIRST_PAYLOADS = 64  # ready before the load may start
 
 
 def tls_context(verify: bool, ca_file: str | None) -> ssl.SSLContext:
@@ -117,8 +118,9 @@ class Worker:
             pass  # it may be the very error
 
     async def _run(self) -> dict[str, Any]:
-        while self._payloads.prepare_one():
-            pass
+        for _ in range(FIRST_PAYLOADS):
+            self._payloads.prepare_one()
+        self._slices.wake()  # the others while the start is waited for
         self._counters.state(State.READY)
         await self._wait_for_start()
         started_cpu, started_wall = time.process_time_ns(), time.monotonic_ns()
@@ -245,6 +247,8 @@ def main() -> None:
     report = Path(job.rundir) / "journal" / f"worker-{job.worker}.json"
     report.with_suffix(".new").write_text(json.dumps(figures))
     report.with_suffix(".new").replace(report)
+    if os.getppid() != int(parent):
+        Path(job.counters).unlink(missing_ok=True)  # where the parent died before all workers had it open
     if figures["exit"] != "clean":
         sys.stderr.write("it was ended by SIGTERM\n")
         sys.exit(128 + signal.SIGTERM)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from servebench.record.columns import CHUNKS, REQUESTS, RequestRecord
-from servebench.record.merge import ChunkIndex, whole_requests
+from servebench.record.merge import ChunkIndex, owners, whole_requests
 from servebench.record.stream import SUFFIX, TABLES, StreamFile, read_table
 
 FLUSH_AFTER_NS = 1_000_000_000
@@ -159,5 +159,5 @@ def read_journals(directory: Path) -> tuple[pa.Table, pa.Table, pa.Table]:
     """
     chunks = ChunkIndex.of(directory)
     requests = whole_requests(read_table(directory, "requests"), chunks)
-    rows = pa.Table.from_batches(list(chunks.batches(requests["index"].to_numpy())), CHUNKS)
+    rows = pa.Table.from_batches(list(chunks.batches(owners(requests))), CHUNKS)
     return requests, rows, read_table(directory, "telemetry").sort_by("t_ns")

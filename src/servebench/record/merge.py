@@ -82,10 +82,20 @@ class ChunkIndex:
 
 
 def whole_requests(requests: pa.Table, chunks: ChunkIndex) -> pa.Table:
-    """The rows of `requests` whose chunks are all there, sorted by index."""
+    """The rows of `requests` whose chunks are all there, sorted by index.
+
+    One that states none is whole whatever else there is: its worker died between the writing of its chunks and of
+    itself, and the parent recorded the loss.
+    """
     stated = requests["chunks"].to_numpy()
     found = chunks.counts(requests["index"].to_numpy())
-    return requests.filter(pa.array(stated == found)).sort_by("index")
+    return requests.filter(pa.array((stated == found) | (stated == 0))).sort_by("index")
+
+
+def owners(requests: pa.Table) -> NDArray[np.int64]:
+    """The indices of the requests that state chunks, in their order."""
+    streamed: NDArray[np.int64] = requests.filter(pa.array(requests["chunks"].to_numpy() > 0))["index"].to_numpy()
+    return streamed
 
 
 def _arrays(batch: pa.RecordBatch) -> _Columns:

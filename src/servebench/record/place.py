@@ -10,6 +10,7 @@ from servebench.errors import ExitCode
 from servebench.record.rundir import RunDir
 from servebench.record.stream import JournalError
 
+OURS = (".run.json.new", "run.json", "plan.parquet", "journal", "raw", "server.log", "worker-*.log")
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
@@ -34,18 +35,29 @@ class Place:
         self._name = name
         self._out = out
         self.path = out or results
-        self._new = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self._new_parents = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self._made = False
+        self._before: set[str] = set()
         self._rundir: RunDir | None = None
 
     def occupy(self) -> RunDir:
         """Make the run directory, and begin the run in it."""
-        if self._out is not None:
-            self._rundir = RunDir.create(self._out)
-        else:
+        if self._out is None:
             self._rundir = RunDir.create_under(self.path, self._name)
-            self._new.insert(0, self._rundir.path)
+            self._made = True
+        else:
+            self._take(self._out)
+            self._rundir = RunDir.create(self._out)
         self.path = self._rundir.path
         return self._rundir
+
+    def _take(self, out: Path) -> None:
+        """Make the directory, or remember what is in it: only what we have made may ever be removed."""
+        try:
+            out.mkdir(parents=True)
+            self._made = True
+        except OSError:
+            self._before = {path.name for path in out.iterdir()} if out.is_dir() else set()
 
     def leave(self, error: BaseException) -> None:
         """After an error: keep what was recorded or what a server's log says, marked as failed; else leave no trace."""
@@ -55,27 +67,35 @@ class Place:
                 self._rundir.save_manifest()
             except OSError:
                 pass  # a full disk: what is there says "running", which reads as incomplete
-        elif self._rundir is not None or self.path in self._new:
+        elif self._rundir is not None or self._made:
             self._remove()
 
-    @staticmethod
-    def _is_worth_keeping(rundir: RunDir, error: BaseException) -> bool:
+    def _is_worth_keeping(self, rundir: RunDir, error: BaseException) -> bool:
         if rundir.requests().num_rows:
             return True
         log = rundir.log_path("server")
-        stopped = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) is ExitCode.INTERRUPTED
-        return not stopped and log.exists() and log.stat().st_size > 0
+        if isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) is ExitCode.INTERRUPTED:
+            return False
+        return log.name not in self._before and log.exists() and log.stat().st_size > 0
 
     def _remove(self) -> None:
-        """What the run has made, and nothing else, in a folder that was there before."""
-        mine = [self.path] if self.path in self._new else [self.path / name for name in ("journal", "raw")]
-        for folder in mine:
-            shutil.rmtree(folder, ignore_errors=True)
-        for pattern in (".run.json.new", "run.json", "plan.parquet", "*.log"):
-            for file in self.path.glob(pattern):
-                file.unlink()
-        for folder in self._new:
+        """Remove the directory if it is ours; else what the run has put into it, and nothing that was there before."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            for pattern in OURS:
+                for path in self.path.glob(pattern):
+                    if path.name not in self._before:
+                        _delete(path)
+        for folder in self._new_parents:
             try:
                 folder.rmdir()
             except OSError:
                 continue  # already gone, or another has put something into it
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from servebench.errors import UsageError
 from servebench.record.columns import CHUNKS, REQUESTS, TELEMETRY
 from servebench.record.journal import read_journals
-from servebench.record.merge import ROWS_AT_ONCE, ChunkIndex, whole_requests
+from servebench.record.merge import ROWS_AT_ONCE, ChunkIndex, owners, whole_requests
 from servebench.record.redaction import clean
 from servebench.record.stream import SUFFIX, read_table
 
@@ -185,7 +185,7 @@ class RunDir:
         requests = whole_requests(read_table(self.journal_dir, "requests"), chunks)
         samples = read_table(self.journal_dir, "telemetry").sort_by("t_ns")
         _write(self._table_path("telemetry"), TELEMETRY, samples.to_batches())
-        _write(self._table_path("chunks"), CHUNKS, chunks.batches(requests["index"].to_numpy()))
+        _write(self._table_path("chunks"), CHUNKS, chunks.batches(owners(requests)))
         _write(self._table_path("requests"), REQUESTS, requests.to_batches())
 
 

@@ -122,8 +122,6 @@ class Answer:
         self.last_event_ns = arrivals[-1]
         if datas[-1].strip() == _DONE or _DONE in datas:
             datas, arrivals = self._until_done(datas, arrivals)
-        if not all(datas):
-            datas = [data or b"{}" for data in datas]  # an event without data is a heartbeat
         events = _decode_together(datas)
         if events is None:
             datas, arrivals = self._until_done(datas, arrivals)
@@ -150,7 +148,7 @@ class Answer:
             event, reason = _lenient(mended), f"an answer of unknown form ({problem})"
         except _UNREADABLE as problem:
             event, reason = None, f"neither events nor JSON ({problem})"
-        if event is None and data.strip():
+        if event is None and data.strip():  # an event without data is a heartbeat
             self.malformed = self.malformed or f"{reason}: {_text(data)}"
         return event or Event()
 

@@ -120,16 +120,6 @@ class Pool:
             raise httpx.ConnectError(f"cannot resolve {self.origin.host}: {reason}") from None
         self._addresses = [(family, address[:2]) for family, _, _, _, address in found]  # type: ignore[misc]
 
-    async def connect_idle(self, count: int) -> None:
-        """Open `count` connections ahead of need; raises httpx.ConnectError or ConnectTimeout if one cannot be."""
-        ends = await asyncio.gather(*(self._open_idle() for _ in range(count)), return_exceptions=True)
-        for end in ends:
-            if end is not None:
-                raise end
-
-    async def _open_idle(self) -> None:
-        self._became_idle(await self._connect_in_time())
-
     async def close(self) -> None:
         """Close all connections; running exchanges end as cancelled."""
         self._sweeper.cancel()
