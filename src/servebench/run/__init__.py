@@ -50,8 +50,7 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
         check_workers(scenario, options.workers)
     with ExitStack() as stack:
         crew = stack.enter_context(crew or Crew(options.workers or 1))
-        sampling = Sampling(options)
-        stack.callback(sampling.kill)
+        sampling = stack.enter_context(Sampling(options))
         interrupts = stack.enter_context(Interrupts())
         place = Place(scenario.name, options.out, options.results)
         try:

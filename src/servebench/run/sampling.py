@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from servebench.telemetry.samplers import SamplerProcess
 
@@ -61,6 +62,15 @@ class Sampling:
         if self._process is not None:
             self._process.kill()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.__exit__(kind, error, trace)
+
 
 def job_of(scenario: Scenario, options: RunOptions, rundir: RunDir, facts: EndpointFacts, target: Target) -> SamplerJob:
     """What the sampler is told."""
@@ -75,12 +85,25 @@ def job_of(scenario: Scenario, options: RunOptions, rundir: RunDir, facts: Endpo
         scrape_hz=options.scrape_hz,
         nvml_hz=options.nvml_hz,
         nvml_library=None if options.nvml_library is None else str(options.nvml_library),
-        server_pids=[] if target.pid is None else process_tree(target.pid),
+        server_pids=_server_pids(facts, target),
         remote_url=options.telemetry_url,
         remote_token_env=options.telemetry_token_env,
         verify=not options.insecure,
         ca_file=str(options.ca_file) if options.ca_file else None,
     )
+
+
+def _server_pids(facts: EndpointFacts, target: Target) -> list[int]:
+    """The server's processes, to tell them from others on its GPUs; none if it is not known to run on this machine."""
+    if target.pid is not None:
+        return process_tree(target.pid)
+    from urllib.parse import urlsplit
+
+    from servebench.engine.reach import is_loopback
+    from servebench.telemetry.listeners import gpu_server_pids
+
+    port = urlsplit(facts.url).port
+    return gpu_server_pids(port) if port is not None and is_loopback(facts.url) else []
 
 
 def process_tree(root: int, proc: Path = Path("/proc")) -> list[int]:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from servebench.errors import ServebenchError
-from servebench.record.journal import JournalWriter
 from servebench.telemetry.job import SamplerJob
 from servebench.telemetry.source import Reading, Source, SourceLoop
 
 READY_LIMIT_S = 2.5  # a source that has not answered by then has no baseline, and the load does not wait for it
 END_LIMIT_S = 4.0
 FLUSH_S = 1.0
+NICE = 10  # the load and the server go first
 
 
 def makers(job: SamplerJob) -> dict[str, Callable[[], Source]]:
@@ -74,6 +74,8 @@ class Sampler:
 
     def __init__(self, job: SamplerJob) -> None:
         self._directory = Path(job.journal_dir)
+        from servebench.record.journal import JournalWriter  # heavy: see `_warm_up`
+
         self._journal = JournalWriter(self._directory, "telemetry")
         self._fresh: deque[tuple[str, int, Sequence[Reading]]] = deque()
         self._began = 0.0, 0.0
@@ -142,6 +144,8 @@ def main() -> None:
     """Run the job on standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     ending = Ending()
+    os.nice(NICE)
+    _warm_up()
     line = sys.stdin.buffer.readline()
     if not line.strip():
         return  # the parent changed its mind
@@ -150,6 +154,14 @@ def main() -> None:
     except ServebenchError as error:
         sys.stderr.write(f"{error}\n")  # its last line is what the parent repeats
         sys.exit(int(error.exit_code))
+
+
+def _warm_up() -> None:
+    """Import what nearly every job needs, while it is waited for."""
+    import servebench.record.journal
+    import servebench.telemetry.host_source
+    import servebench.telemetry.nvml
+    import servebench.telemetry.prometheus  # noqa: F401
 
 
 def _run(job: SamplerJob, ending: Ending) -> None:
