@@ -33,6 +33,7 @@ from servebench.errors import ServebenchError
 from servebench.record.counters import Command, LiveCounters, Slot, State, WorkerCounters
 from servebench.record.journal import JournalWriter
 from servebench.record.raw import RawWriter
+from servebench.record.redaction import headers as shown_headers
 from servebench.record.redaction import secrets_of
 from servebench.wire.pool import Limits, Origin, Pool
 from servebench.wire.reactor import make_reactor
@@ -228,7 +229,8 @@ def main() -> None:
     if not path:
         return  # the parent changed its mind
     job = Job.read(Path(path))
-    Path(path).unlink(missing_ok=True)  # its headers may hold secrets, which must not outlive a kill
+    if shown_headers(job.headers) != job.headers:
+        Path(path).unlink(missing_ok=True)  # a secret must not outlive a kill
     counters = LiveCounters.open(Path(job.counters)).worker(job.worker)
     counters.set(Slot.PID, os.getpid())
     plan = Plan.read(Path(job.rundir) / "plan.parquet")
