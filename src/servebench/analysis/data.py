@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,18 +252,19 @@ def chunk_columns(table: pa.Table, index: Ints) -> Chunks:
 
 def telemetry_series(table: pa.Table) -> dict[tuple[str, str, str], Series]:
     """Group a table of the TELEMETRY schema by (source, device, name); samples without a value are left out."""
-    series: dict[tuple[str, str, str], Series] = {}
-    keys = list(zip(*(table[c].to_pylist() for c in ("source", "device", "name")), strict=True))
+    words = [table[name].combine_chunks().dictionary_encode() for name in ("source", "device", "name")]
+    group = np.zeros(len(table), np.int64)  # one number for each combination of the three words
+    for word in words:
+        group = group * len(word.dictionary) + word.indices.to_numpy()
     t, value = table["t_ns"].to_numpy(), table["value"].to_numpy(zero_copy_only=False)
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for i, key in enumerate(keys):
-        groups.setdefault(key, []).append(i)
-    for key in sorted(groups):
-        rows = np.asarray(groups[key])
-        rows = rows[~np.isnan(value[rows])]
-        rows = rows[np.argsort(t[rows], kind="stable")]
-        series[key] = Series(t[rows], value[rows])
-    return series
+    order = np.lexsort((t, group))
+    edges = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))
+    series: dict[tuple[str, str, str], Series] = {}
+    for rows in (order[a:b] for a, b in pairwise(edges.tolist())):
+        source, device, name = (str(word[int(rows[0])]) for word in words)
+        known = rows[~np.isnan(value[rows])]
+        series[source, device, name] = Series(t[known], value[known])
+    return dict(sorted(series.items()))
 
 
 def _int64(column: pa.ChunkedArray, missing: int = MISSING) -> Ints:
