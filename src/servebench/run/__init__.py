@@ -98,6 +98,7 @@ def _execute(
         sampling.begin(scenario, rundir, facts, target)
         salt = options.salt if options.salt is not None else secrets.randbits(48)
         describe(rundir, scenario, options, plan, target, facts, kit, salt)
+        target.simulated, target.random_weights = (rundir.manifest[key] for key in ("simulated", "random_weights"))
         rundir.manifest["server_identity"] = identity
         workers = options.workers or workers_for(scenario, plan)
         crew.recruit(workers)
