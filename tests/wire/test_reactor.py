@@ -292,7 +292,7 @@ def test_a_hold_gathers_what_comes_within_it() -> None:
 
     assert wakeups(0)[0] == 20
     woken, holds = wakeups(50_000_000)
-    assert woken <= holds + 2
+    assert woken <= 2 * holds + 2 < 20  # one to begin a hold, one at its end
 
 
 @LOOPS

@@ -15,7 +15,7 @@ from servebench.clock import Anchor
 from servebench.dispatch.crew import END_LIMIT_S, Crew
 from servebench.record.counters import Command, LiveCounters, Slot, State
 
-POLL_S = 0.02
+POLL_S = 0.04
 LEAD_NS = 20_000_000  # from the start signal to the zero of the plan
 SETTLE_NS = 30_000_000  # what a worker may need to notice that the window has ended
 

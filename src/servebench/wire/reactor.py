@@ -18,7 +18,7 @@ from servebench.timerfd import TimerFd, has_timerfd
 
 READ = 0x001  # EPOLLIN
 WRITE = 0x004  # EPOLLOUT
-HOLD_NS = 400_000
+HOLD_NS = 800_000
 _BATCH = 128
 _TURN_NS = 2_000_000  # a drain gives way to the event loop after about this long
 
@@ -191,17 +191,11 @@ class EpollReactor:
     def _expired(self) -> None:
         self._timer.clear()
         self.wakeups += 1
-        more = True
         try:
-            gathered = self.drain()
-            more = gathered > 0
-            self._gathered = gathered or self._gathered // 2
+            self._gathered = self.drain()
         finally:  # a handler may have failed, and the others must still be heard
-            if more and self.hold_ns > 0:
-                self._timer.after(self.hold_ns)
-            else:
-                self._holding = False
-                self._loop.add_reader(self._epoll.fileno(), self._woken)
+            self._holding = False
+            self._loop.add_reader(self._epoll.fileno(), self._woken)
 
 
 def _ignore(mask: int) -> None:
