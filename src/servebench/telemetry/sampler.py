@@ -17,11 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from servebench.errors import ServebenchError
 from servebench.telemetry.job import SamplerJob
 from servebench.telemetry.source import Reading, Source, SourceLoop
+
+if TYPE_CHECKING:
+    from servebench.record.journal import JournalWriter
 
 READY_LIMIT_S = 2.5  # a source that has not answered by then has no baseline, and the load does not wait for it
 END_LIMIT_S = 4.0
@@ -74,9 +77,7 @@ class Sampler:
 
     def __init__(self, job: SamplerJob) -> None:
         self._directory = Path(job.journal_dir)
-        from servebench.record.journal import JournalWriter  # heavy: see `_warm_up`
-
-        self._journal = JournalWriter(self._directory, "telemetry")
+        self._opened: JournalWriter | None = None
         self._fresh: deque[tuple[str, int, Sequence[Reading]]] = deque()
         self._began = 0.0, 0.0
         self._loops = [SourceLoop(name, make, self._take) for name, make in makers(job).items()]
@@ -91,8 +92,16 @@ class Sampler:
         deadline = time.monotonic() + READY_LIMIT_S
         for loop in self._loops:
             loop.baselined.wait(max(0.0, deadline - time.monotonic()))
-        self.flush()
         self._began = time.monotonic(), time.process_time()
+
+    @property
+    def _journal(self) -> JournalWriter:
+        """Opened when first written to: its imports would delay the baseline, and with it the load."""
+        if self._opened is None:
+            from servebench.record.journal import JournalWriter
+
+            self._opened = JournalWriter(self._directory, "telemetry")
+        return self._opened
 
     def flush(self) -> None:
         """Hand what was read to the kernel."""
@@ -158,7 +167,6 @@ def main() -> None:
 
 def _warm_up() -> None:
     """Import what nearly every job needs, while it is waited for."""
-    import servebench.record.journal
     import servebench.telemetry.host_source
     import servebench.telemetry.nvml
     import servebench.telemetry.prometheus  # noqa: F401
