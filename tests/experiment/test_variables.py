@@ -123,7 +123,7 @@ def test_the_keys_imply_the_server():
     assert resolve_endpoint(["engine.sim.base"], None) == "sim"
     assert resolve_endpoint(["load.rate", "engine.vllm.flags.max-num-seqs"], None) == "vllm"
     assert resolve_endpoint(["load.rate"], "http://127.0.0.1:1") == "http://127.0.0.1:1"
-    with pytest.raises(UsageError, match="only one of them"):
+    with pytest.raises(UsageError, match="one run has only one"):
         implied_endpoint(["engine.sim.base", "engine.vllm.model"])
     with pytest.raises(UsageError, match="a vLLM that servebench starts, which --endpoint http://h is not"):
         resolve_endpoint(["engine.vllm.flags.max-num-seqs"], "http://h")
