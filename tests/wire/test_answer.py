@@ -559,3 +559,43 @@ def test_tokens_sum_to_usage_whenever_a_text_came(events: list[Any], total: int)
     )
     assert answer.usage_tokens == total
     assert chunks.total == total or not texts
+
+
+# The short cut through the middle of a stream.
+
+odd_parts = st.sampled_from(
+    [
+        *(b"data: 1,2\n\n", b"data: [DONE]\n\n", b"\xef\xbb\xbfdata: {}\n\n", b'data: {"choices":\n\n', b": ping\n\n"),
+        *(b"data: {}\r\n\r\n", b"data: {}\n\ndata: {}\n\n", b"event: error\ndata: {}\n\n", b"data: {}\n", b"\n"),
+        *(b'data: {"error": "no"}\n\n', b'data: {"choices": [{"text": "t"}]}\n\n', b'data: {"choices": []}\n\n'),
+        *(b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n', b'data: {"choices": [{"delta": {}}, {}]}\n\n'),
+        b'data: {"choices": [{"delta": {"content": "a", "refusal": "b"}}]}\n\n',
+    ]
+)
+plain_parts = st.sampled_from([sse(CHAT.text(" a")), sse(CHAT.text(" longer \u2028 \U0001f600"))])
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(plain_parts, min_size=6, max_size=20),
+    st.lists(st.tuples(st.integers(0, 20), st.one_of(odd_parts, pieces.map(sse))), max_size=3),
+    st.lists(st.integers(0, 3), min_size=30, max_size=30),
+)
+def test_a_stream_fed_at_once_says_what_it_says_part_by_part(
+    parts: list[bytes], odd: list[tuple[int, bytes]], gaps: list[int]
+) -> None:
+    for place, part in odd:
+        parts.insert(place, part)
+    stamps = [1 + sum(gaps[: place + 1]) for place in range(len(parts))]
+    assert state(*read(parts, stamps)) == state(*read(parts, stamps, portions=range(1, len(parts))))
+
+
+def test_the_short_cut_is_taken_where_events_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    monkeypatch.setattr(Answer, "_events", lambda self, datas, *_: decoded.append(len(datas)))
+    _, chunks = read(one_each(CHAT.role(), *[CHAT.text(" a")] * 50, CHAT.usage(7, 50)))
+    assert decoded == [1, 51, 1]  # one with a figure among them, and all are looked at one by one
+    decoded.clear()
+    _, chunks = read(one_each(CHAT.role(), *[CHAT.text(" a")] * 50))
+    assert decoded == [1, 1]
+    assert chunks.total == 50

@@ -11,18 +11,20 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from servebench.wire.dialects.base import Choice, Delta, Event, Usage
+from servebench.wire.dialects.base import Choice, Delta, Event, PlainEvent, Usage
 from servebench.wire.sse import SSEParser
 from servebench.wire.tokens import Chunks, EventTokens, count_tokens
 
 CONTENT, REASONING, TOOL = 0, 1, 2
 _NONE, _WEAK, _FINISH, _STRONG = 0, 1, 2, 3
 _DONE = b"[DONE]"
+_LEAST_RUN = 8  # fewer parts than this are not worth a look at what they have in common
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last for nesting without end
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 _decode_many = msgspec.json.Decoder(list[Event]).decode
+_decode_plain = msgspec.json.Decoder(list[PlainEvent]).decode
 _decode_one = msgspec.json.Decoder(Event).decode
 
 
@@ -73,6 +75,31 @@ class Answer:
         if not parts:
             return
         self._last_stamp = stamps[-1]
+        if len(parts) < _LEAST_RUN or self._count is not None:
+            self._portion(parts, stamps)
+            return
+        self._portion(parts[:1], stamps[:1])  # the first often has a role, and the last the end
+        self._run(parts[1:-1], stamps[1:-1])
+        self._portion(parts[-1:], stamps[-1:])
+
+    def _run(self, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
+        """The middle of a stream, most of its cost: quick where each part is one event and each event only text."""
+        datas = self._sse.feed_pieces(parts) if self.stream and not self.done else None
+        if datas is None:
+            self._portion(parts, stamps)
+            return
+        self._sniffed = True
+        self._offset += sum(map(len, parts))
+        lengths = _plain_lengths(datas)
+        if lengths is None:
+            self._events(datas, list(stamps), {})
+            return
+        self.first_event_ns = self.first_event_ns or stamps[0]
+        self.last_event_ns = stamps[-1]
+        self._tokens.add_plain(stamps, lengths, map(len, datas))
+
+    def _portion(self, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
+        """Body of any form."""
         if not self.stream:
             self._whole += parts
             return
@@ -235,6 +262,15 @@ def _decode_together(datas: list[bytes]) -> list[Event] | None:
     except _UNREADABLE:
         return None
     return events if len(events) == len(datas) else None  # else one holds several JSON values
+
+
+def _plain_lengths(datas: list[bytes]) -> list[int] | None:
+    """Characters of each event's text; None when any event is more than plain text."""
+    try:
+        events = _decode_plain(b"[" + b",".join(datas) + b"]")
+    except _UNREADABLE:
+        return None
+    return [len(event.choices[0].delta.content) for event in events] if len(events) == len(datas) else None
 
 
 def _weigh(choice: Choice) -> tuple[int, int, str]:

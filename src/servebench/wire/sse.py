@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
@@ -46,11 +47,30 @@ class SSEParser:
         """
         if self._at_start and not self._rest and piece[:1] not in (b"", _BOM[:1]):
             self._at_start = False
-        if not (self._at_start or self._rest or self._data or self._skip_lf or self._type):
+        if self._between_events:
             plain = self._plain(piece)
             if plain is not None:
                 return plain
         return self._lines(piece)
+
+    def feed_pieces(self, pieces: Sequence[bytes]) -> list[bytes] | None:
+        """Take pieces of the body of which each is one plain event, as servers send them: a write for each token.
+
+        Returns:
+            The payload of each piece; None, and nothing is taken, when any piece is something else.
+        """
+        body = b"".join(pieces)
+        if not self._between_events or body.count(b"\n") != 2 * len(pieces) or b"\r" in body:
+            return None
+        datas = [piece[6:-2] for piece in pieces if piece[:6] == b"data: " and piece[-2:] == b"\n\n"]
+        if len(datas) != len(pieces):
+            return None
+        self._consumed += len(body)
+        return datas
+
+    @property
+    def _between_events(self) -> bool:
+        return not (self._at_start or self._rest or self._data or self._skip_lf or self._type)
 
     def finish(self) -> tuple[list[bytes], list[int], dict[int, bytes]]:
         """Deliver an event whose lines are complete but whose blank line never came."""

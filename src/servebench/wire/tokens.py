@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +95,14 @@ class EventTokens:
         self.length.append(length)
         self.size.append(size)
 
+    def add_plain(self, arrivals: Sequence[int], lengths: Sequence[int], sizes: Iterable[int]) -> None:
+        """Add events that have content and say nothing of tokens; arguments as in `add`, one entry an event."""
+        self.arrival += arrivals
+        self.strength += [STRONG] * len(arrivals)
+        self.channel += [0] * len(arrivals)
+        self.length += lengths
+        self.size += sizes
+
 
 def count_tokens(events: EventTokens, usage: int | None, tokenized: int | None = None) -> Chunks:
     """Settle the tokens of every event by the best source there is, and join the events of each read.
@@ -142,7 +151,7 @@ def _settle(
             return tokens, TOKEN_IDS
     if usage is not None:
         for kinds in ((STRONG,), (STRONG, WEAK), (STRONG, WEAK, FINISH)):
-            chosen = np.isin(strength, kinds)
+            chosen = np.logical_or.reduce([strength == kind for kind in kinds])
             if int(chosen.sum()) == usage:
                 return chosen.astype(np.int64), EVENTS
         return _share(usage, _weights(events, strength)), USAGE_SHARE

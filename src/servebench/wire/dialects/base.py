@@ -56,6 +56,29 @@ class Event(msgspec.Struct, gc=False):
     message: Any = None
 
 
+class PlainDelta(msgspec.Struct, gc=False):
+    """A `Delta` that is text and nothing else that counts."""
+
+    content: Annotated[str, msgspec.Meta(min_length=1)]
+    refusal: None = None
+
+
+class PlainChoice(msgspec.Struct, gc=False):
+    """The one `Choice` of a `PlainEvent`."""
+
+    delta: PlainDelta
+    finish_reason: None = None
+    token_ids: None = None
+
+
+class PlainEvent(msgspec.Struct, gc=False):
+    """Nearly every event of a chat: some text and no figures. Whatever else an `Event` may say does not decode as one."""
+
+    choices: tuple[PlainChoice]
+    usage: None = None
+    error: None = None
+
+
 class Dialect(Protocol):
     """How one API is spoken.
 
