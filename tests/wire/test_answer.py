@@ -572,12 +572,15 @@ odd_parts = st.sampled_from(
         b'data: {"choices": [{"delta": {"content": "a", "refusal": "b"}}]}\n\n',
     ]
 )
-plain_parts = st.sampled_from([sse(CHAT.text(" a")), sse(CHAT.text(" longer \u2028 \U0001f600"))])
+plain_parts = st.sampled_from(
+    [sse(CHAT.text(" a")), sse(CHAT.text(" longer \u2028 \U0001f600")), sse(CHAT.text(" u", usage=usage(7, 4)))]
+)
+counted_parts = st.integers(1, 30).map(lambda total: sse(CHAT.text(" u", usage=usage(7, total))))
 
 
 @settings(max_examples=500)
 @given(
-    st.lists(plain_parts, min_size=6, max_size=20),
+    st.one_of(st.lists(parts, min_size=6, max_size=20) for parts in (plain_parts, counted_parts)),
     st.lists(st.tuples(st.integers(0, 20), st.one_of(odd_parts, pieces.map(sse))), max_size=3),
     st.lists(st.integers(0, 3), min_size=30, max_size=30),
 )
@@ -593,9 +596,12 @@ def test_a_stream_fed_at_once_says_what_it_says_part_by_part(
 def test_the_short_cut_is_taken_where_events_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
     monkeypatch.setattr(Answer, "_events", lambda self, datas, *_: decoded.append(len(datas)))
-    _, chunks = read(one_each(CHAT.role(), *[CHAT.text(" a")] * 50, CHAT.usage(7, 50)))
-    assert decoded == [1, 51, 1]  # one with a figure among them, and all are looked at one by one
+    read(one_each(CHAT.role(), *[CHAT.text(" a")] * 50, CHAT.usage(7, 50)))
+    assert decoded == [1, 51, 1]  # one without text among them, and all are looked at one by one
     decoded.clear()
     _, chunks = read(one_each(CHAT.role(), *[CHAT.text(" a")] * 50))
-    assert decoded == [1, 1]
-    assert chunks.total == 50
+    assert (decoded, chunks.total) == ([1, 1], 50)
+    decoded.clear()
+    counted = [CHAT.text(" a", usage=usage(7, 2 * n)) for n in range(1, 51)]
+    answer, chunks = read(one_each(CHAT.role(), *counted))
+    assert (decoded, chunks.total, answer.usage_tokens, answer.input_tokens) == ([1, 1], 100, 100, 7)

@@ -90,13 +90,17 @@ class Answer:
             return
         self._sniffed = True
         self._offset += sum(map(len, parts))
-        lengths = _plain_lengths(datas)
-        if lengths is None:
+        events = _decode_plain_run(datas)
+        if events is None:
             self._events(datas, list(stamps), {})
             return
         self.first_event_ns = self.first_event_ns or stamps[0]
         self.last_event_ns = stamps[-1]
-        self._tokens.add_plain(stamps, lengths, map(len, datas))
+        lengths = [len(event.choices[0].delta.content) for event in events]
+        totals = [event.usage.completion_tokens for event in events if event.usage is not None]
+        if (usage := events[-1].usage) is not None:
+            self.input_tokens, self.usage_tokens = usage.prompt_tokens, usage.completion_tokens
+        self._tokens.add_plain(stamps, lengths, map(len, datas), totals)
 
     def _portion(self, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
         """Body of any form."""
@@ -264,13 +268,14 @@ def _decode_together(datas: list[bytes]) -> list[Event] | None:
     return events if len(events) == len(datas) else None  # else one holds several JSON values
 
 
-def _plain_lengths(datas: list[bytes]) -> list[int] | None:
-    """Characters of each event's text; None when any event is more than plain text."""
+def _decode_plain_run(datas: list[bytes]) -> list[PlainEvent] | None:
+    """The events, when every one is plain, and all or none of them have a running usage."""
     try:
         events = _decode_plain(b"[" + b",".join(datas) + b"]")
     except _UNREADABLE:
         return None
-    return [len(event.choices[0].delta.content) for event in events] if len(events) == len(datas) else None
+    counted = sum(event.usage is not None for event in events)
+    return events if len(events) == len(datas) and counted in (0, len(datas)) else None
 
 
 def _weigh(choice: Choice) -> tuple[int, int, str]:

@@ -95,8 +95,11 @@ class EventTokens:
         self.length.append(length)
         self.size.append(size)
 
-    def add_plain(self, arrivals: Sequence[int], lengths: Sequence[int], sizes: Iterable[int]) -> None:
-        """Add events that have content and say nothing of tokens; arguments as in `add`, one entry an event."""
+    def add_plain(
+        self, arrivals: Sequence[int], lengths: Sequence[int], sizes: Iterable[int], totals: Sequence[int] = ()
+    ) -> None:
+        """Add events that have content; arguments as in `add`, one entry an event; no `totals` where they name none."""
+        self.totals.update(enumerate(totals, len(self.arrival)))
         self.arrival += arrivals
         self.strength += [STRONG] * len(arrivals)
         self.channel += [0] * len(arrivals)

@@ -71,11 +71,19 @@ class PlainChoice(msgspec.Struct, gc=False):
     token_ids: None = None
 
 
+class PlainUsage(msgspec.Struct, gc=False):
+    """A running `Usage` of both counts and nothing else."""
+
+    prompt_tokens: TokenCount
+    completion_tokens: TokenCount
+    prompt_tokens_details: None = None
+
+
 class PlainEvent(msgspec.Struct, gc=False):
-    """Nearly every event of a chat: some text and no figures. Whatever else an `Event` may say does not decode as one."""
+    """Nearly every event of a chat: some text. An `Event` that says more than this does not decode as one."""
 
     choices: tuple[PlainChoice]
-    usage: None = None
+    usage: PlainUsage | None = None
     error: None = None
 
 
