@@ -26,6 +26,7 @@ KEYS = frozenset(
         "name",
         "phases",
         "plan",
+        "probes",
         "prompts",
         "random_weights",
         "scenario",

@@ -17,6 +17,7 @@ from servebench.record.redaction import secrets_of, without
 from servebench.run.asking import ask, ask_again
 from servebench.run.manifest import closing, describe, opening
 from servebench.run.options import Observer, RunOptions
+from servebench.run.probing import ask_probes
 from servebench.run.sampling import Sampling
 from servebench.run.staff import check_workers, job_of, window_of, workers_for
 from servebench.run.target import Target, open_target
@@ -118,6 +119,10 @@ def _execute(
         observer.done()
     observer.status("writing the results")
     rundir.manifest |= sampling.end()
+    if options.probes and not course.interrupted:
+        observer.status("asking the greedy probes")
+        rundir.manifest["probes"] = ask_probes(scenario, options, rundir, facts, interrupts)
+        course.interrupted = rundir.manifest["probes"]["interrupted"]
     rundir.manifest["server_identity"] = ask_again(scenario, options, facts, identity)
     rundir.manifest["warnings"] += sampling.warnings
     _close(rundir, crew, counters, plan, course, target)

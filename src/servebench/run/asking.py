@@ -28,10 +28,10 @@ def ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[Endpoi
     from servebench.workload.prompts import build_kit
 
     api, extra = scenario.endpoint.api, scenario.endpoint.extra_body
-    with _client(scenario, options, target.url, scenario.endpoint.connect_timeout) as client:
+    with client_for(scenario, options, target.url, scenario.endpoint.connect_timeout) as client:
         facts = examine(client, target.url, api, target.model)
         kit = build_kit(client, facts, api, facts.model, options.tokenizer, extra)
-    with _client(scenario, options, target.url, PATIENCE_S) as client:
+    with client_for(scenario, options, target.url, PATIENCE_S) as client:
         return facts, kit, server_identity(client, facts)
 
 
@@ -44,7 +44,7 @@ def ask_again(scenario: Scenario, options: RunOptions, facts: EndpointFacts, bef
     from servebench.telemetry.identity import server_identity
 
     try:
-        with _client(scenario, options, facts.url, PATIENCE_S) as client:
+        with client_for(scenario, options, facts.url, PATIENCE_S) as client:
             now = examine(client, facts.url, facts.api, facts.model)
             after = server_identity(client, replace(facts, version=now.version))
     except ServebenchError as error:
@@ -67,7 +67,8 @@ def _flat(value: Any, path: str) -> dict[str, Any]:
     return {name: each for key, inner in value.items() for name, each in _flat(inner, f"{path}.{key}").items()}
 
 
-def _client(scenario: Scenario, options: RunOptions, url: str, timeout: float) -> httpx.Client:
+def client_for(scenario: Scenario, options: RunOptions, url: str, timeout: float) -> httpx.Client:
+    """An open client for calls outside the load, with the run's key, certificates and headers; `timeout` in s."""
     from servebench.engine.reach import open_client
 
     key = os.environ.get(options.api_key_env) if options.api_key_env else None

@@ -34,6 +34,7 @@ class RunOptions:
         nvml_hz, scrape_hz: samples a second of the GPUs and of the server's metrics.
         telemetry_url: of telemetry on the GPU host: `servebench telemetry serve`, or a DCGM exporter.
         telemetry_token_env: name of the environment variable that holds the token for it.
+        probes: fixed greedy probes that are asked after the load (see `probing`), at most 16.
     """
 
     endpoint: str = "vllm"
@@ -54,6 +55,7 @@ class RunOptions:
     scrape_hz: float = 2.0
     telemetry_url: str | None = None
     telemetry_token_env: str | None = None
+    probes: int = 0
 
 
 class Observer:

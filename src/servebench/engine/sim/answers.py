@@ -81,7 +81,7 @@ class WholeAnswer:
         self._connection = connection
         self._wanted = wanted
         self._wording = _Wording(wanted, model)
-        self.request = Request(wanted.prompt, wanted.max_tokens, self, wanted.ending)
+        self.request = Request(wanted.prompt, wanted.max_tokens, self, wanted.ending, model)
 
     def accepted(self) -> None:
         """Send nothing yet: a whole answer has its head at the end."""
@@ -105,7 +105,7 @@ class StreamAnswer:
         self._wording = _Wording(wanted, model)
         self._chunked = True
         self._before = self._after = b""
-        self.request = Request(wanted.prompt, wanted.max_tokens, self, wanted.ending)
+        self.request = Request(wanted.prompt, wanted.max_tokens, self, wanted.ending, model)
 
     def accepted(self) -> None:
         """Send the head, as vLLM does long before the first token, and prepare the chunks that follow it."""

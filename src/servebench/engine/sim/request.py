@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import Protocol
+from zlib import crc32
 
 from servebench.engine.sim.tokens import answer_token
 
@@ -55,14 +56,19 @@ class Request:
     )  # fmt: skip
 
     def __init__(
-        self, prompt: list[int], max_tokens: int, listener: Listener | None = None, ending: Finish = Finish.LENGTH
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        listener: Listener | None = None,
+        ending: Finish = Finish.LENGTH,
+        model: str = "",
     ) -> None:
         self.tokens = list(prompt)
         self.prompt_tokens = len(prompt)
         self.max_tokens = max_tokens
         self.listener = listener
         self.ending = ending
-        self.seed = hash(tuple(prompt))
+        self.seed = hash((crc32(model.encode()), *prompt))  # another model answers otherwise
         self.state = State.WAITING
         self.finish: Finish | None = None
         self.computed = 0
