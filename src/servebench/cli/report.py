@@ -9,8 +9,10 @@ import click
 
 from servebench.cli.options import json_option
 from servebench.cli.output import print_json
+from servebench.errors import UsageError
 
 if TYPE_CHECKING:
+    from servebench.experiment.directory import ExperimentDir
     from servebench.record.rundir import RunDir
 
 TOOLS = ("vllm", "aiperf", "guidellm", "llmperf")
@@ -30,7 +32,34 @@ def command(rundir: Path, as_json: bool, definitions: str | None) -> int:
 
     RUNDIR is a run directory, finished or not; of a run that was cut short, what was recorded is reported, marked
     incomplete. Exits with 3 when the result is INVALID and with 4 when an objective of the scenario was missed.
+
+    It may be the directory of an experiment, too: what is concluded from its runs is computed again.
     """
+    from servebench.experiment.directory import ExperimentDir
+
+    if ExperimentDir.is_one(rundir):
+        if definitions is not None:
+            raise UsageError(f"--definitions is about one run: give a folder below {rundir / 'cells'}")
+        return report_experiment(ExperimentDir.open(rundir), as_json)
+    return _report_run(rundir, as_json, definitions)
+
+
+def report_experiment(directory: ExperimentDir, as_json: bool) -> int:
+    """Judge an experiment by its stored runs, save and show the result, and return the exit code that it says."""
+    from servebench.experiment import judge
+
+    result = judge(directory)
+    directory.finish(result)
+    if as_json:
+        print_json({"path": str(directory.path), "experiment": directory.document})
+    else:
+        from servebench.report.experiments import print_experiment
+
+        print_experiment(directory.document)
+    return int(result.get("exit_code", 0))
+
+
+def _report_run(rundir: Path, as_json: bool, definitions: str | None) -> int:
     from servebench.analysis import exit_code
     from servebench.record.rundir import RunDir
     from servebench.report import write_reports
