@@ -20,6 +20,12 @@ READER_GONE = 141  # 128 + SIGPIPE, what a shell reports of any program whose re
 COMMANDS = {
     "run": "Run a scenario against a server; print its figures and whether they can be trusted.",
     "report": "Compute the report of a run directory again, offline.",
+    "sweep": "Run a scenario over a range of settings; a table and curves.",
+    "capacity": "Search the highest rate at which the scenario's SLO holds, as a bracket.",
+    "plan": "From measured capacity and a demand to replicas, GPUs and cost.",
+    "ab": "Compare settings of a server by interleaved, paired runs; write an optimisation record.",
+    "compare": "Compare runs that exist already.",
+    "gate": "Judge runs against a baseline, for CI: exit 4 on a regression.",
     "scenario": "List, check and show scenarios.",
     "serve": "Start the local vLLM that a run would start, and leave it up.",
     "sim": "Start the simulated engine alone.",
