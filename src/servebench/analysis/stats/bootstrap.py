@@ -88,7 +88,7 @@ def _interval(cut: Floats, statistic: Statistic, confidence: float, resamples: i
 
 
 def _widened_tail(n: int, share: float) -> float:
-    """Φ(−t·√(n/(n−1))): the tail at which a bootstrap, whose spread is too small, ends where Student's interval does."""
+    """Φ(−t·√(n/(n−1))): the tail at which a bootstrap, whose spread is too small, ends where Student's does."""
     from scipy.special import ndtr, stdtrit
 
     return float(ndtr(-math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 + share) / 2)))

@@ -14,20 +14,19 @@ def numbers(values: ArrayLike, what: str, least: int = 1) -> Floats:
     Raises:
         ValueError: not one-dimensional, fewer than `least` values, or one that is NaN or infinite.
     """
-    array = finite(values, what)
+    array = _finite(values, what)
     if array.ndim != 1:
         raise ValueError(f"{what}: {array.ndim} dimensions where one is meant")
     if array.size < least:
-        raise ValueError(f"{what}: {array.size} values, at least {least} needed")
+        raise ValueError(f"{what}: {array.size} values where at least {least} are needed")
     return array
 
 
-def finite(values: ArrayLike, what: str) -> Floats:
-    """The values as floats of any shape; raises ValueError when one is NaN or infinite."""
-    array = np.asarray(values, np.float64)
-    wrong = int(array.size - np.isfinite(array).sum())
-    if wrong:
-        raise ValueError(f"{what}: {wrong} of {array.size} values are not finite; leave missing runs out first")
+def rows_of(values: ArrayLike, what: str) -> Floats:
+    """The same for many vectors at once, (..., n); raises ValueError when they are empty, or a value is not finite."""
+    array = _finite(values, what)
+    if array.ndim < 1 or array.shape[-1] < 1:
+        raise ValueError(f"{what}: no values")
     return array
 
 
@@ -36,3 +35,11 @@ def between(value: float, what: str, low: float = 0.0, high: float = 1.0) -> flo
     if not low < value < high:
         raise ValueError(f"{what} is {value}, which is not between {low:g} and {high:g}")
     return value
+
+
+def _finite(values: ArrayLike, what: str) -> Floats:
+    array = np.asarray(values, np.float64)
+    wrong = int(array.size - np.isfinite(array).sum())
+    if wrong:
+        raise ValueError(f"{what}: {wrong} of {array.size} values are missing or infinite")
+    return array

@@ -24,7 +24,7 @@ from itertools import chain, combinations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from servebench.analysis.stats.inputs import Floats, between, finite, numbers
+from servebench.analysis.stats.inputs import Floats, between, numbers, rows_of
 from servebench.analysis.stats.interval import Interval
 
 MOST = 2**16  # rearrangements: all of 16 pairs, or of 9 + 9 runs
@@ -61,7 +61,7 @@ def sign_flip(differences: ArrayLike) -> Test:
 
 def sign_flip_p(differences: ArrayLike, most: int = MOST) -> Floats:
     """p of many sign-flip tests at once: (..., pairs) → (...), from at most `most` rearrangements each."""
-    d = finite(differences, "differences")
+    d = rows_of(differences, "differences")
     subsets = _subsets(d.shape[-1], most)
     rows = d.reshape(-1, d.shape[-1])
     return _tails(rows, subsets, lambda part: part @ subsets.members.T / subsets.sizes).reshape(d.shape[:-1])
@@ -86,13 +86,10 @@ def two_sample(a: ArrayLike, b: ArrayLike) -> Test:
 
 def two_sample_p(a: ArrayLike, b: ArrayLike, most: int = MOST) -> Floats:
     """p of many two-sample tests at once: (..., n) and (..., m) → (...), from at most `most` rearrangements each."""
-    a, b = finite(a, "first arm"), finite(b, "second arm")
-    exchanges = _exchanges(a.shape[-1], b.shape[-1], most)
-    pooled = np.concatenate([a, b], axis=-1)
-    rows = pooled.reshape(-1, pooled.shape[-1])
-    return _tails(_centred(rows), exchanges, lambda part: _exchanged(part, b.shape[-1], exchanges)).reshape(
-        a.shape[:-1]
-    )
+    a, b = rows_of(a, "first arm"), rows_of(b, "second arm")
+    exchanges, runs = _exchanges(a.shape[-1], b.shape[-1], most), a.shape[-1] + b.shape[-1]
+    rows = _centred(np.concatenate([a, b], axis=-1).reshape(-1, runs))
+    return _tails(rows, exchanges, lambda part: _exchanged(part, b.shape[-1], exchanges)).reshape(a.shape[:-1])
 
 
 def two_sample_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
@@ -179,12 +176,14 @@ def _without_what_was_seen(members: Floats, sizes: Floats, exact: bool) -> _Rear
 def _exchanged(pooled: Floats, m: int, exchanges: _Rearrangements) -> Floats:
     """Shifts of (rows, n + m) values whose last m are the second arm: (rows, rearrangements)."""
     second = pooled[:, -m:].sum(axis=1, keepdims=True)
-    return (second - pooled @ exchanges.members.T) / exchanges.sizes
+    shifts: Floats = (second - pooled @ exchanges.members.T) / exchanges.sizes
+    return shifts
 
 
 def _centred(rows: Floats) -> Floats:
     """Rows about their means: sums of equally many values differ by the same, with less rounding."""
-    return rows - rows.mean(axis=1, keepdims=True)
+    centred: Floats = rows - rows.mean(axis=1, keepdims=True)
+    return centred
 
 
 def _tails(rows: Floats, among: _Rearrangements, shifts: Callable[[Floats], Floats]) -> Floats:

@@ -7,6 +7,7 @@ runs the answer is itself uncertain: a guide for the number of repeats, no promi
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -79,7 +80,8 @@ def runs_needed(
 
 def _deviations(values: ArrayLike, what: str) -> Floats:
     runs = numbers(values, what, least=2)
-    return (runs - runs.mean()) * float(np.sqrt(runs.size / (runs.size - 1)))
+    stretched: Floats = (runs - runs.mean()) * math.sqrt(runs.size / (runs.size - 1))
+    return stretched
 
 
 def _generator(seed: int) -> np.random.Generator:
