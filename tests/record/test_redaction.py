@@ -231,7 +231,6 @@ def test_no_file_of_a_run_holds_a_secret(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_nothing_that_a_run_writes_into_its_manifest_is_left_out(tmp_path: Path) -> None:
     with OpenAI(lambda n: tokens(3)) as server:
-        result = execute(
-            scenario(tmp_path, {"constant": "30/s", "requests": 5}), server.url, tmp_path / "run", workers=1
-        )
+        load = {"constant": "30/s", "requests": 5}
+        result = execute(scenario(tmp_path, load), server.url, tmp_path / "run", workers=1, probes=1)
     assert set(result.rundir.manifest) >= redaction.KEYS

@@ -41,6 +41,7 @@ GIVE_UP = 2  # probes without an answer, one after the other, after which the re
 LENGTHS = (8, 1500, 24, 96, 16, 2000, 48, 192, 12, 2500, 64, 256, 32, 3000, 128, 384)
 MOST = len(LENGTHS)
 SHARE_OF_CONTEXT = 3  # a word may be more than one token, and the answer needs room, too
+PARTS = ("reasoning", "reasoning_content", "content", "text")  # of a message, and the text of a completion
 LEFT_OUT = ("stream", "stream_options", "ignore_eos", "min_tokens", "max_tokens", "max_completion_tokens", "n")
 _ASKS = ("Repeat the following words in the same order: ", "Name the first ten words of this list: ")
 
