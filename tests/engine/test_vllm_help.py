@@ -173,7 +173,12 @@ def test_no_flags_ask_nothing(python):
 @pytest.mark.vllm
 @pytest.mark.timeout(300)
 def test_a_real_vllm_tells_its_flags():
-    python = find_vllm_python()
+    try:
+        python = find_vllm_python()
+    except EngineError as error:
+        if os.environ.get("SERVEBENCH_REQUIRE_VLLM") == "1":
+            raise
+        pytest.skip(f"no vLLM: {error}")
     known = known_flags(python)
     assert {"max-num-batched-tokens", "max-num-seqs", "enforce-eager", "no-enable-prefix-caching"} <= known
     assert len(known) > 100

@@ -181,9 +181,7 @@ def implied_endpoint(keys: Iterable[str]) -> str | None:
     """
     found = {name: key for key in keys for name, steps in LOCAL.items() if tuple(key.split(".")[:2]) == steps}
     if len(found) > 1:
-        raise UsageError(
-            f"{found['vllm']} is vLLM's and {found['sim']} the simulated engine's: one run has only one"
-        )
+        raise UsageError(f"{found['vllm']} is vLLM's and {found['sim']} the simulated engine's: one run has only one")
     return next(iter(found), None)
 
 

@@ -17,6 +17,7 @@ LEAST = 8  # characters; a shorter value would blank out ordinary words
 
 KEYS = frozenset(
     {
+        "cache_reset",
         "clocks",
         "cold_start",
         "command",

@@ -14,7 +14,7 @@ from servebench.errors import UsageError
 from servebench.record.counters import LiveCounters
 from servebench.record.place import Place, is_disk_error
 from servebench.record.redaction import secrets_of, without
-from servebench.run.asking import ask, ask_again
+from servebench.run.asking import ask, ask_again, empty_cache
 from servebench.run.manifest import closing, describe, opening
 from servebench.run.options import Observer, RunOptions
 from servebench.run.probing import ask_probes
@@ -101,6 +101,7 @@ def _execute(
         describe(rundir, scenario, options, plan, target, facts, kit, salt)
         target.simulated, target.random_weights = (rundir.manifest[key] for key in ("simulated", "random_weights"))
         rundir.manifest["server_identity"] = identity
+        rundir.manifest |= empty_cache(scenario, options, target, rundir.manifest["warnings"])
         workers = options.workers or workers_for(scenario, plan)
         crew.recruit(workers)
         counters = LiveCounters.create(workers)

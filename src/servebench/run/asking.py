@@ -52,6 +52,21 @@ def ask_again(scenario: Scenario, options: RunOptions, facts: EndpointFacts, bef
     return before | {"checked_again": True, "changed": list(differences(before, after))}
 
 
+def empty_cache(scenario: Scenario, options: RunOptions, target: Target, warnings: list[str]) -> dict[str, Any]:
+    """Have the server forget its prefix cache, where that is wished; what became of it, as ``cache_reset``."""
+    from servebench.engine.cache_reset import NOT_ASKED, by_launch, reset_cache
+
+    if target.cold_start is not None:
+        return {"cache_reset": by_launch(options.reset_caches).to_dict()}
+    if not options.reset_caches:
+        return {"cache_reset": NOT_ASKED.to_dict()}
+    with client_for(scenario, options, target.url, scenario.endpoint.connect_timeout) as client:
+        reset = reset_cache(client, target.url)
+    if not reset.done:
+        warnings.append(f"the prefix cache was not reset: {reset.reason}")
+    return {"cache_reset": reset.to_dict()}
+
+
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What is told differently, as `what`, `before`, `after`; what was not told both times is no difference."""
     for key in COMPARED:

@@ -35,6 +35,7 @@ class RunOptions:
         telemetry_url: of telemetry on the GPU host: `servebench telemetry serve`, or a DCGM exporter.
         telemetry_token_env: name of the environment variable that holds the token for it.
         probes: fixed greedy probes that are asked after the load (see `probing`), at most 16.
+        reset_caches: whether a server that runs already is asked to forget its prefix cache before the load.
     """
 
     endpoint: str = "vllm"
@@ -56,6 +57,7 @@ class RunOptions:
     telemetry_url: str | None = None
     telemetry_token_env: str | None = None
     probes: int = 0
+    reset_caches: bool = False
 
 
 class Observer:
