@@ -2,7 +2,8 @@
 
 Within a repeat every arm runs once, all of them with one plan (the repeat's own seed). The order within the repeats is
 random but balanced: each round of as many repeats as there are arms is a Latin square, in which every arm has every
-place once; two arms run AB and BA equally often.
+place once, and every second round runs the one before backwards, so that whoever came after another comes before it.
+Two arms run AB and BA equally often.
 """
 
 from __future__ import annotations
@@ -116,15 +117,17 @@ def repeats_wanted(candidates: int, family: Sequence[str], alpha: float = 0.05) 
 def orders(design: Design) -> list[list[str]]:
     """The names of the arms in the order in which they run, a list for each repeat."""
     names, chance = [arm.name for arm in design.running], random.Random(design.order_seed)
-    rounds = -(-design.repeats // len(names))
-    return [order for _ in range(rounds) for order in _square(names, chance)][: design.repeats]
+    found: list[list[str]] = []
+    while len(found) < design.repeats:
+        first = chance.sample(names, len(names))
+        found += [*_square(first, chance), *_square(first[::-1], chance)]
+    return found[: design.repeats]
 
 
-def _square(names: Sequence[str], chance: random.Random) -> list[list[str]]:
+def _square(first: Sequence[str], chance: random.Random) -> list[list[str]]:
     """As many orders as names, in which each name has each place once."""
-    first = chance.sample(names, len(names))
-    shifts = chance.sample(range(len(names)), len(names))
-    return [first[shift:] + first[:shift] for shift in shifts]
+    shifts = chance.sample(range(len(first)), len(first))
+    return [[*first[shift:], *first[:shift]] for shift in shifts]
 
 
 def cells(design: Design) -> list[Cell]:
