@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from servebench.analysis.metrics import Samples
 from servebench.analysis.quantiles import Quantile
+from servebench.analysis.stats.bootstrap import BLOCKS, block_counts
 
-BLOCKS = 20
 RESAMPLES = 500
 BINS = 1000
 LEAST_SAMPLES = 100
@@ -32,7 +32,8 @@ def within_run(samples: Samples, quantiles: Sequence[Quantile]) -> dict[str, tup
     weights = None if samples.weights is None else samples.weights[::step]
     edges = _edges(np.sort(values))
     counts = _block_counts(_blocks(at), np.searchsorted(edges, values), edges.size, weights)
-    drawn = _draws() @ counts
+    # The seed is fixed so that a recomputed report has the same bytes.
+    drawn = block_counts(BLOCKS, RESAMPLES) @ counts
     cumulative = np.cumsum(drawn, axis=1)
     return {q.name: _interval(cumulative, edges, float(q.share)) for q in quantiles}
 
@@ -58,14 +59,6 @@ def _block_counts(
 ) -> NDArray[np.float64]:
     flat = np.bincount(blocks * width + bins, weights=weights, minlength=BLOCKS * width)
     return flat.reshape(BLOCKS, width).astype(np.float64)
-
-
-def _draws() -> NDArray[np.float64]:
-    """How often each block is in each resample; the seed is fixed so that a recomputed report has the same bytes."""
-    drawn = np.random.Generator(np.random.PCG64(20261130)).integers(BLOCKS, size=(RESAMPLES, BLOCKS))
-    offset = np.arange(RESAMPLES)[:, None] * BLOCKS
-    counts = np.bincount((drawn + offset).ravel(), minlength=RESAMPLES * BLOCKS)
-    return counts.reshape(RESAMPLES, BLOCKS).astype(np.float64)
 
 
 def _interval(cumulative: NDArray[np.float64], edges: NDArray[np.int64], share: float) -> tuple[int, int]:
