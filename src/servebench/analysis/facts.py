@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis import identities, intervals, outcomes, slo
+from servebench.analysis.attainment import Attained, attained
 from servebench.analysis.data import MISSING, Bools, Ints, RunData
 from servebench.analysis.identities import Identity
 from servebench.analysis.metrics import Metric, Samples, define
@@ -54,12 +55,13 @@ class Reached:
         objective: what was asked.
         value: the metric's quantile in ns; None without samples.
         n: samples.
-        good: requests of the cohort within the limit by their own value; None for none offered.
+        attained: what kept to the limit.
     """
 
     objective: slo.Objective
     value: int | None
     n: int
+    attained: Attained
 
     @property
     def met(self) -> bool:
@@ -134,8 +136,9 @@ def _metrics(
     reached: dict[slo.Objective, Reached] = {}
     for name, metric in define(run).items():
         mine = tuple(o for o in wanted if o.metric == name)
+        kept = {o: attained(run, cohort, o, metric.sample(run, cohort)) for o in mine}
         metrics[name], values = describe(metric, metric.sample(run, cohort), tuple(o.quantile for o in mine))
-        reached |= {o: Reached(o, values.get(o.quantile.name), metrics[name].n) for o in mine}
+        reached |= {o: Reached(o, values.get(o.quantile.name), metrics[name].n, kept[o]) for o in mine}
     return metrics, tuple(reached[o] for o in wanted)
 
 

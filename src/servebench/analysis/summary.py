@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis import client_health, data, facts, joined, lengths
+from servebench.analysis.attainment import Attained
 from servebench.analysis.data import MISSING, SOURCES, RunData, RunSource
 from servebench.analysis.facts import Facts, Reached, Statistics
 from servebench.analysis.identities import Identity
@@ -206,6 +207,17 @@ def _objective(reached: Reached) -> Document:
         "n": reached.n,
         "below_floor": reached.below_floor,
         "met": reached.met,
+        "attainment": _attainment(reached.attained),
+    }
+
+
+def _attainment(found: Attained) -> Document:
+    return {
+        "value": rounded(found.share),
+        "within": found.within,
+        "of": found.of,
+        "error": rounded(found.error),
+        "effective": rounded(found.effective),
     }
 
 
