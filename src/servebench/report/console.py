@@ -49,11 +49,11 @@ def print_report(
     console: Console | None = None,
 ) -> None:
     """Print the report to `console`, by default standard output; at most `WIDTH` columns wide."""
-    console = console or _console()
+    console = console or stdout_console()
     console.print(render(summary, path, definitions), width=max(LEAST_WIDTH, min(WIDTH, console.width)))
 
 
-def _console() -> Console:
+def stdout_console() -> Console:
     """Standard output; where that is no terminal, `WIDTH` columns."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
