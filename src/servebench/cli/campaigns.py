@@ -98,7 +98,7 @@ def campaign(
     _occupy(directory.path)
     view = None if quiet else Progress(directory.path, figure)
     runner = ScenarioRunner(scenario, overrides, options, write_reports, None if view is None else view.observer)
-    return Campaign(directory, runner, view, retry_failed)
+    return Campaign(directory, runner, view, retry_failed, runner.recover)
 
 
 def _secrets(scenario: str, overrides: Sequence[str], options: RunOptions) -> tuple[str, ...]:

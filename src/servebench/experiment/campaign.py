@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,9 @@ class CellRunner(Protocol):
     """
 
     def __call__(self, cell: Cell, path: Path) -> dict[str, Any]: ...
+
+
+Recover = Callable[[Path], dict[str, Any] | None]
 
 
 class Watcher:
@@ -50,6 +53,8 @@ class Campaign:
         runner: runs one.
         watcher: is told.
         retry_failed: cells that failed in an earlier session are run once more.
+        recover: makes the summary of a run that had ended well when its session was killed before saying so; None for
+            a directory that holds no whole run.
     """
 
     def __init__(
@@ -58,9 +63,11 @@ class Campaign:
         runner: CellRunner,
         watcher: Watcher | None = None,
         retry_failed: bool = False,
+        recover: Recover | None = None,
     ) -> None:
         self.directory = directory
         self._runner = runner
+        self._recover = recover
         self._watcher = watcher or Watcher()
         self._retry_failed = retry_failed
         self._waiting: list[Cell] = []
@@ -83,7 +90,7 @@ class Campaign:
             UsageError: the experiment cannot go on, since its directory cannot be written to.
             KeyboardInterrupt: in a cell, which will be run again; what is finished is stored.
         """
-        finished = self._stored(cell)
+        finished = self._stored(cell) or self._recovered(cell)
         self._seen.add(cell.name)
         if finished is not None:
             self._leave(cell)
@@ -92,8 +99,9 @@ class Campaign:
         self._watcher.begins(cell, len(self._seen), self._of(cell), self._left(cell))
         outcome = self._attempt(cell)
         self._leave(cell)
-        self._took.append(outcome.seconds)
-        self.directory.note(record_of(outcome), bool((outcome.summary or {}).get("simulated")))
+        if outcome.status == "done":
+            self._took.append(outcome.seconds)
+        self._note(outcome)
         self._watcher.ends(outcome)
         return outcome
 
@@ -109,6 +117,26 @@ class Campaign:
         if record["status"] == "done":
             return (self.directory.cell_path(cell.name) / SUMMARY).exists()
         return not self._retry_failed or cell.name in self._seen
+
+    def _recovered(self, cell: Cell) -> Outcome | None:
+        """The outcome of a whole run of which experiment.json does not know yet; it is written down."""
+        path = self.directory.cell_path(cell.name)
+        if self._recover is None or self.directory.record(cell.name) is not None or not path.exists():
+            return None
+        try:
+            summary = self._recover(path)
+        except ServebenchError:
+            return None  # it will be moved aside
+        if summary is None:
+            return None
+        manifest = _manifest(path)
+        assert manifest is not None, "a whole run says what it is"
+        outcome = Outcome(cell, "done", summary, manifest, None, _seconds_of(manifest), path)
+        self._note(outcome)
+        return outcome
+
+    def _note(self, outcome: Outcome) -> None:
+        self.directory.note(record_of(outcome), bool((outcome.summary or {}).get("simulated")))
 
     def _attempt(self, cell: Cell) -> Outcome:
         path = self.directory.cell_path(cell.name)
@@ -171,6 +199,11 @@ def _manifest(path: Path) -> dict[str, Any] | None:
     file = path / "run.json"
     manifest: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.exists() else None
     return manifest
+
+
+def _seconds_of(manifest: dict[str, Any]) -> float:
+    """How long a run took, by its own stamps."""
+    return float(manifest["phases"]["end_ns"] - manifest["created_ns"]) / 1e9
 
 
 def _is_the_disks(error: ServebenchError) -> bool:

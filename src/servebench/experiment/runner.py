@@ -89,6 +89,17 @@ class ScenarioRunner:
             raise KeyboardInterrupt
         return self._write(rundir)
 
+    def recover(self, path: Path) -> dict[str, Any] | None:
+        """The summary of the run in `path`, computed again; None when it did not come to its end.
+
+        Raises:
+            UsageError: there is no run, or its tables are damaged.
+        """
+        from servebench.record.rundir import RunDir
+
+        rundir = RunDir.open(path)
+        return None if rundir.incomplete else self._write(rundir)
+
 
 def expected_seconds(scenario: Scenario, endpoint: str) -> float | None:
     """Seconds that a run takes by its plan, with the start of the server; None for a closed loop of so many requests.
