@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from servebench.analysis.stats.permutation import pairs_that_reach
 from servebench.errors import UsageError
 from servebench.experiment.arms import Arm, check_arms, keys_of
 from servebench.experiment.cell import Cell
+from servebench.experiment.effect import PRIMARY, SECONDARY
 from servebench.experiment.effects import DIFFERENCES
+from servebench.experiment.family import runs_wanted
 
 if TYPE_CHECKING:
     from servebench.scenario.schema import Scenario
@@ -109,9 +110,11 @@ def check_rules(family: Sequence[str], alpha: float, min_effect: float) -> None:
 
 
 def repeats_wanted(candidates: int, family: Sequence[str], alpha: float = 0.05) -> int:
-    """Repeats with which every tested figure can reach the level after Holm's correction; six at least."""
+    """Repeats with which every tested figure can be decided; six at least."""
     secondaries = sum(name not in DIFFERENCES for name in family[1:])
-    return max(LEAST_REPEATS, pairs_that_reach(alpha, candidates * max(1, secondaries)))
+    counts = {PRIMARY: candidates, SECONDARY: candidates * secondaries}
+    roles = [role for role, number in counts.items() if number]
+    return max(LEAST_REPEATS, *(runs_wanted(role, counts, alpha, paired=True) for role in roles))
 
 
 def orders(design: Design) -> list[list[str]]:

@@ -36,7 +36,8 @@ class Effect:
         high: the other end.
         confidence: what the interval really reaches, such as 0.969 for six pairs; None without one.
         p: two-sided, of the permutation test; None when not tested, or when the design can never reach the level.
-        p_adjusted: by Holm over the tested figures of the same role (and all candidates).
+        p_adjusted: after Holm's weighted correction over all tested figures and candidates (see `family`); at most the
+            level where something was found.
         least_p: the smallest `p` that so many runs can give; None for estimates.
         verdict: "better", "worse", "no difference", "undecided" or "not tested".
         floor: how far apart two equal arms were (A/A), as a ratio such as 1.02; None where it was not measured.

@@ -1,8 +1,7 @@
 """Statistics on runs, not on requests: what a candidate does to every figure, tested where that was said in advance.
 
-The family is what is tested: its first figure, the primary, at `alpha`; the others, the secondaries, at `alpha` after
-Holm's correction among themselves. With several candidates both are corrected over the candidates, too. All other
-figures are estimates. See `contrast` for the tests and `conclusion` for the verdicts.
+The family is what is tested, its first figure being the primary; all other figures are estimates. See `contrast` for
+the tests, `family` for their correction over figures and candidates, and `conclusion` for the verdicts.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.stats.holm import holm
 from servebench.experiment.conclusion import Limits, conclude
 from servebench.experiment.contrast import Contrast, Values, contrast, has_ratio, known, pairs_of
 from servebench.experiment.effect import BETTER, ESTIMATE, NOT_TESTED, PRIMARY, SECONDARY, UNDECIDED, WORSE, Effect
+from servebench.experiment.family import Family, correct, runs_wanted
 from servebench.experiment.figures import figure
-from servebench.experiment.outlook import MOST_RUNS, Outlook, outlook, runs_wanted
+from servebench.experiment.outlook import MOST_RUNS, Outlook, outlook
 
 # Figures that are 0 where all is well, so that no ratio can be taken of them: differences, and estimates only.
 DIFFERENCES = frozenset({"failed_share", "preemptions", "prefix_hit_share"})
@@ -34,7 +33,7 @@ class Rules:
     Attributes:
         family: names of the figures that are tested, the primary first.
         paired: whether run i of the base and run i of the candidate are a pair of one plan.
-        alpha: level of the tests.
+        alpha: level of the whole family of tests.
         min_effect: the size that matters, 0.03 for 3 %.
         floors: A/A noise floor by figure, as a ratio such as 1.02.
         outlook: whether power, and how many more runs would settle it, are computed (by resampling, which takes time).
@@ -95,8 +94,8 @@ def judge_unpaired(
 def judge_candidates(sides: Mapping[str, Sides], rules: Rules) -> dict[str, list[Effect]]:
     """Judge several candidates, each with the runs of the base that it is compared with, under one family."""
     found = {name: _measure(*both, rules) for name, both in sides.items()}
-    tests = _Tests.of(found, rules)
-    return {name: [_effect((name, each), tests, rules) for each in measured] for name, measured in found.items()}
+    family = _family(found, rules)
+    return {name: [_effect((name, each), family, rules) for each in measured] for name, measured in found.items()}
 
 
 def trade(effects: Iterable[Effect]) -> str | None:
@@ -140,46 +139,27 @@ def _missing(base: int, cand: int, paired: bool) -> str:
     return "no run has it" if not base and not cand else f"no run of the {'candidate' if base else 'base'} has it"
 
 
-@dataclass(frozen=True, slots=True)
-class _Tests:
-    """What is tested: how many tests of each role there are, and their p values after Holm's correction.
-
-    A figure that can never reach the level after the correction's first step still counts as a test, but has no p.
-    """
-
-    count: Mapping[str, int]
-    adjusted: Mapping[tuple[str, str], float]
-
-    @classmethod
-    def of(cls, found: Mapping[str, list[_Measured]], rules: Rules) -> _Tests:
-        by_role: dict[str, dict[tuple[str, str], Contrast]] = {PRIMARY: {}, SECONDARY: {}}
-        for candidate, measured in found.items():
-            for each in measured:
-                if (role := rules.role(each.name)) != ESTIMATE and each.contrast is not None and each.contrast.logs:
-                    by_role[role][candidate, each.name] = each.contrast
-        adjusted: dict[tuple[str, str], float] = {}
-        for tests in by_role.values():
-            adjusted |= _adjusted(tests, rules.alpha)
-        return cls({role: len(tests) for role, tests in by_role.items()}, adjusted)
+def _family(found: Mapping[str, list[_Measured]], rules: Rules) -> Family:
+    """Correct the tests of all candidates together."""
+    tests, roles = {}, {}
+    for candidate, measured in found.items():
+        for each in measured:
+            role = rules.role(each.name)
+            if role != ESTIMATE and each.contrast is not None and each.contrast.logs:
+                tests[candidate, each.name], roles[candidate, each.name] = each.contrast.test, role
+    return correct(tests, roles, rules.alpha)
 
 
-def _adjusted(tests: Mapping[tuple[str, str], Contrast], alpha: float) -> dict[tuple[str, str], float]:
-    reach = {key: each.test.least_p * len(tests) <= alpha for key, each in tests.items()}
-    if not tests:
-        return {}
-    p = holm([each.test.p if reach[key] else 1.0 for key, each in tests.items()])
-    return {key: float(value) for key, value in zip(tests, p, strict=True) if reach[key]}
-
-
-def _effect(key: tuple[str, _Measured], tests: _Tests, rules: Rules) -> Effect:
+def _effect(key: tuple[str, _Measured], family: Family, rules: Rules) -> Effect:
     candidate, found = key
     role, each = rules.role(found.name), found.contrast
-    p = tests.adjusted.get((candidate, found.name))
-    verdict, reason = _verdict(found, p, tests.count.get(role, 0), rules)
+    p = family.adjusted.get((candidate, found.name))
+    verdict, reason = _verdict(found, p, family, rules)
     ahead = None
     if rules.outlook and each is not None and each.logs and role != ESTIMATE:
-        ahead = outlook(each, rules.limits(found.name), tests.count[role], settled=verdict != UNDECIDED)
-        reason = _with_outlook(reason, ahead, verdict, rules.paired)
+        least = runs_wanted(role, family.counts, rules.alpha, paired=rules.paired)
+        ahead = outlook(each, rules.limits(found.name), family.levels[role], least, settled=verdict != UNDECIDED)
+        reason = reason if p is None else _with_outlook(reason, ahead, verdict, rules.paired)
     shown = figure(found.name)
     return Effect(
         figure=found.name,
@@ -226,22 +206,23 @@ def tidy(value: Any) -> float:
     return float(f"{float(value):.8g}")
 
 
-def _verdict(found: _Measured, p: float | None, tests: int, rules: Rules) -> tuple[str, str]:
+def _verdict(found: _Measured, p: float | None, family: Family, rules: Rules) -> tuple[str, str]:
     if rules.role(found.name) == ESTIMATE:
         return NOT_TESTED, found.reason
     each = found.contrast
     if each is None or not each.logs:
         return UNDECIDED, found.reason
     verdict, reason = conclude(each, p, rules.limits(found.name), figure(found.name).better)
-    return verdict, _never(found, tests, rules) if p is None and verdict == UNDECIDED else reason
+    return verdict, _never(found, family, rules) if p is None and verdict == UNDECIDED else reason
 
 
-def _never(found: _Measured, tests: int, rules: Rules) -> str:
+def _never(found: _Measured, family: Family, rules: Rules) -> str:
     """Why so few runs get no p."""
-    wanted = runs_wanted(rules.paired, rules.alpha, tests)
-    have = f"{found.n_base} pairs" if rules.paired else f"{found.n_base} and {found.n_cand} runs"
+    wanted = runs_wanted(rules.role(found.name), family.counts, rules.alpha, paired=rules.paired)
+    have = count(found.n_base, "pair") if rules.paired else f"{found.n_base} and {found.n_cand} runs"
     need = f"{wanted} pairs" if rules.paired else f"{wanted} runs each"
-    among = f" among {tests} tests" if tests > 1 else ""
+    tests = sum(family.counts.values())
+    among = f" shared by {tests} tests" if tests > 1 else ""
     return f"{have} can never reach the level of {rules.alpha:g}{among} ({need} can)"
 
 
@@ -249,10 +230,15 @@ def _with_outlook(reason: str, ahead: Outlook, verdict: str, paired: bool) -> st
     """The reason of something undecided, and how much more would settle it."""
     if verdict != UNDECIDED:
         return reason
-    what = "pairs" if paired else "runs of each"
+    each = "" if paired else " of each"
     if ahead.more_runs is None:
-        return f"{reason}; more than {MOST_RUNS} {what} would be needed"
-    return f"{reason}; about {ahead.more_runs} more {what} would settle it"
+        return f"{reason}; more than {MOST_RUNS} {'pairs' if paired else 'runs'}{each} would be needed"
+    return f"{reason}; about {count(ahead.more_runs, 'more pair' if paired else 'more run')}{each} would settle it"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 pair``, ``2 pairs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _change(effect: Effect) -> str:

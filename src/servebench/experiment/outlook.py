@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from servebench.analysis.stats.permutation import pairs_that_reach, runs_that_reach
 from servebench.analysis.stats.power import pairs_needed, power_paired, power_unpaired, runs_needed
 from servebench.experiment.conclusion import Limits
 from servebench.experiment.contrast import Contrast
@@ -27,21 +26,25 @@ class Outlook:
     more_runs: int | None
 
 
-def outlook(found: Contrast, limits: Limits, tests: int, *, settled: bool) -> Outlook:
-    """The outlook of a tested figure, at the level of Holm's first step among so many tests."""
-    have = min(found.base.size, found.cand.size)
-    least = runs_wanted(found.paired, limits.alpha, tests)
-    if have < LEAST_RUNS:
-        return Outlook(None, None if settled else max(1, least - have))
-    size, alpha = max(limits.matters, limits.noise), limits.alpha / tests
-    power = _power(found, size, have, alpha)
-    wanted = None if settled else _needed(found, max(size, abs(found.estimate)), alpha)
+def outlook(found: Contrast, limits: Limits, level: float, least: int, *, settled: bool) -> Outlook:
+    """The outlook of a tested figure.
+
+    Args:
+        found: of logarithms.
+        limits: of the experiment.
+        level: of this test within its family.
+        least: pairs, or runs an arm, below which it can never be decided.
+        settled: whether there is nothing left to settle.
+    """
+    have = int(min(found.base.size, found.cand.size))
+    size = max(limits.matters, limits.noise)
+    power = None if have < LEAST_RUNS else _power(found, size, have, level)
+    if settled:
+        return Outlook(power, None)
+    if have < least:
+        return Outlook(power, least - have)
+    wanted = _needed(found, max(size, abs(found.estimate)), level)
     return Outlook(power, None if wanted is None else max(1, wanted - have))
-
-
-def runs_wanted(paired: bool, alpha: float, tests: int) -> int:
-    """Fewest pairs, or runs an arm, with which a test among so many can reach the level at all."""
-    return pairs_that_reach(alpha, tests) if paired else runs_that_reach(alpha, tests)
 
 
 def _power(found: Contrast, size: float, have: int, alpha: float) -> float:
