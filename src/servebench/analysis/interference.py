@@ -29,10 +29,11 @@ from servebench.analysis import stalls
 from servebench.analysis.data import MISSING, Bools, Ints, RunData
 from servebench.analysis.facts import Facts
 from servebench.analysis.gaps import PREFILL_BINS, TOKEN_BINS, Gaps, Prefills, binned, find_gaps
-from servebench.analysis.intervals import BLOCKS, CONFIDENCE, RESAMPLES
+from servebench.analysis.intervals import CONFIDENCE, RESAMPLES
 from servebench.analysis.phases import prefills
 from servebench.analysis.quantiles import Quantile, nearest, nearest_weighted
 from servebench.analysis.rounding import milliseconds, rounded
+from servebench.analysis.stats.bootstrap import BLOCKS
 
 DEPTH_BINS = ("0", "1", "2-3", "4-7", "8+")
 DEPTH_EDGES = (1, 2, 4, 8)
