@@ -157,7 +157,7 @@ def _effect(key: tuple[str, _Measured], family: Family, rules: Rules) -> Effect:
     verdict, reason = _verdict(found, p, family, rules)
     ahead = None
     if rules.outlook and each is not None and each.logs and role != ESTIMATE:
-        least = runs_wanted(role, family.counts, rules.alpha, paired=rules.paired)
+        least = runs_wanted(role, family.counts, rules.alpha, paired=rules.paired) if p is None else 0
         ahead = outlook(each, rules.limits(found.name), family.levels[role], least, settled=verdict != UNDECIDED)
         reason = reason if p is None else _with_outlook(reason, ahead, verdict, rules.paired)
     shown = figure(found.name)

@@ -2,9 +2,9 @@
 
 Holm's correction with weights. The primary (of every candidate) begins with seven tenths of the level, so that six
 pairs, whose smallest p is 1/32, can decide it at 5 %; the secondaries share the rest. What is found leaves its share to
-the others: once the primary is found, the secondaries have the whole level. Were the primary tested at the level and the
-secondaries at the level once more, up to 9 % of A/A comparisons of two figures would find something (simulated, M/G/1);
-so it is at most the level, however many figures there are.
+the others: once the primary is found, the secondaries have the whole level. Were the primary tested at the level and
+the secondaries at the level once more, up to 9 % of A/A comparisons of two figures would find something (simulated,
+M/G/1); so it is at most the level, however many figures there are.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def outlook(found: Contrast, limits: Limits, level: float, least: int, *, settle
         found: of logarithms.
         limits: of the experiment.
         level: of this test within its family.
-        least: pairs, or runs an arm, below which it can never be decided.
+        least: pairs, or runs an arm, that it takes until it can be decided at all; 0 where there are enough.
         settled: whether there is nothing left to settle.
     """
     have = int(min(found.base.size, found.cand.size))
