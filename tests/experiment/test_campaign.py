@@ -45,8 +45,8 @@ class Heard(Watcher):
     def begins(self, cell: Cell, number: int, of: int | None, left_s: float | None) -> None:
         self.calls.append(("begins", cell.name, number, of, left_s))
 
-    def ends(self, outcome: Outcome) -> None:
-        self.calls.append(("ends", outcome.cell.name, outcome.status))
+    def ends(self, outcome: Outcome, left_s: float | None) -> None:
+        self.calls.append(("ends", outcome.cell.name, outcome.status, left_s))
 
 
 def begin(path: Path) -> ExperimentDir:
@@ -150,11 +150,11 @@ def test_the_watcher_hears_of_every_cell_and_of_the_time_left(tmp_path: Path, mo
     assert heard.calls == [
         ("planned", ["r01", "r02", "r03"], 30.0),
         ("begins", "r01", 1, 3, 30.0),
-        ("ends", "r01", "done"),
+        ("ends", "r01", "done", 8.0),
         ("begins", "r02", 2, 3, 8.0),
-        ("ends", "r02", "done"),
+        ("ends", "r02", "done", 4.0),
         ("begins", "r03", 3, 3, 4.0),
-        ("ends", "r03", "done"),
+        ("ends", "r03", "done", 0.0),
     ]
 
 
@@ -167,7 +167,7 @@ def test_the_watcher_hears_of_what_was_there_before(tmp_path: Path) -> None:
         ("found", "r01"),
         ("found", "r02"),
         ("begins", "r03", 3, 3, 10.0),
-        ("ends", "r03", "done"),
+        ("ends", "r03", "done", 0.0),
     ]
 
 
@@ -179,13 +179,26 @@ def test_a_failed_cell_says_nothing_of_the_time_that_the_others_take(
     assert ("begins", "r02", 2, 3, 20.0) in heard.calls
 
 
+def test_a_cell_tried_again_counts_in_the_time_left(tmp_path: Path) -> None:
+    Campaign(begin(tmp_path), Runner(r02=EngineError("no"))).run_all(CELLS)
+    heard = Heard()
+    Campaign(begin(tmp_path), Runner(), heard, retry_failed=True).run_all(CELLS)
+    assert heard.calls == [
+        ("planned", ["r02"], 10.0),
+        ("found", "r01"),
+        ("begins", "r02", 2, 3, 10.0),
+        ("ends", "r02", "done", 0.0),
+        ("found", "r03"),
+    ]
+
+
 def test_cells_found_out_one_by_one_have_no_known_number(tmp_path: Path) -> None:
     heard = Heard()
     campaign = Campaign(begin(tmp_path), Runner(), heard)
     campaign.run(CELLS[0])
     campaign.run(Cell("more"))
     begun = [call for call in heard.calls if call[0] == "begins"]
-    assert [call[1:4] for call in begun] == [("r01", 1, None), ("more", 2, None)]
+    assert [call[1:] for call in begun] == [("r01", 1, None, None), ("more", 2, None, None)]
 
 
 def test_time_left_is_unknown_when_that_of_one_cell_is(tmp_path: Path) -> None:

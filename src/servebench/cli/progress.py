@@ -36,8 +36,6 @@ class Progress(Watcher):
         self.observer = _Status()
         self._figure = figure_name
         self._place = ""
-        self._left: float | None = None
-        self._found = 0
         self._say(f"experiment in {path}; after an interruption the same command with --out {path} goes on")
 
     def planned(self, cells: Sequence[Cell], seconds: float | None) -> None:
@@ -45,21 +43,19 @@ class Progress(Watcher):
         self._say(f"{plural(len(cells), 'run')} to do{about}" if cells else "every run is there already")
 
     def found(self, outcome: Outcome) -> None:
-        self._found += 1
         what = outcome.verdict or f"failed, which --retry-failed tries again: {outcome.reason}"
         self._say(f"{outcome.cell.name}: there already, {what}")
 
     def begins(self, cell: Cell, number: int, of: int | None, left_s: float | None) -> None:
         self._place = f"{number}/{of} {cell.name}" if of is not None else f"{number} {cell.name}"
-        self._left = left_s
         self.observer.begin(self._place, left_s)
 
-    def ends(self, outcome: Outcome) -> None:
+    def ends(self, outcome: Outcome, left_s: float | None) -> None:
         if outcome.status == "failed":
             told = f"FAILED: {outcome.reason}"
         else:
             told = ", ".join(filter(None, (outcome.verdict, self._value(outcome))))
-        left = "" if self._left is None else f", {time_text(max(0.0, self._left - outcome.seconds))} left"
+        left = f", {time_text(left_s)} left" if left_s else ""
         self._say(f"{self._place}: {told}, {time_text(outcome.seconds)}{left}")
 
     def _value(self, outcome: Outcome) -> str | None:

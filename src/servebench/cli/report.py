@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,14 @@ def report_experiment(directory: ExperimentDir, as_json: bool) -> int:
         from servebench.report.experiments import print_experiment
 
         print_experiment(directory.document)
-    return int(result.get("exit_code", 0))
+    return exit_code_of(result)
+
+
+def exit_code_of(result: Mapping[str, Any]) -> int:
+    """The exit code that an experiment's result, or the verdict in it, says; 0 where neither does."""
+    verdict = result.get("verdict")
+    said = verdict.get("exit_code", 0) if isinstance(verdict, Mapping) else 0
+    return int(result.get("exit_code", said))
 
 
 def _report_run(rundir: Path, as_json: bool, definitions: str | None) -> int:

@@ -41,8 +41,8 @@ class Watcher:
     def begins(self, cell: Cell, number: int, of: int | None, left_s: float | None) -> None:
         """The cell begins, the `number`-th `of` all (None when nobody knows), with so much time left, its own too."""
 
-    def ends(self, outcome: Outcome) -> None:
-        """The cell has ended."""
+    def ends(self, outcome: Outcome, left_s: float | None) -> None:
+        """The cell has ended, with so much time left for those after it; None as above."""
 
 
 class Campaign:
@@ -70,14 +70,16 @@ class Campaign:
         self._recover = recover
         self._watcher = watcher or Watcher()
         self._retry_failed = retry_failed
-        self._waiting: list[Cell] = []
+        self._planned: set[str] = set()
+        self._pending: dict[str, Cell] = {}
         self._seen: set[str] = set()
         self._took: list[float] = []
 
     def run_all(self, cells: Sequence[Cell]) -> list[Outcome]:
         """Run cells in their order; see `run`."""
-        self._waiting = list(cells)
-        pending = [cell for cell in cells if not self._is_finished(cell)]
+        self._planned = {cell.name for cell in cells}
+        self._pending = {cell.name: cell for cell in cells if not self._is_finished(cell)}
+        pending = list(self._pending.values())
         self._watcher.planned(pending, self._time_of(pending))
         return [self.run(cell) for cell in cells]
 
@@ -93,16 +95,17 @@ class Campaign:
         finished = self._stored(cell) or self._recovered(cell)
         self._seen.add(cell.name)
         if finished is not None:
-            self._leave(cell)
+            self._pending.pop(cell.name, None)
             self._watcher.found(finished)
             return finished
-        self._watcher.begins(cell, len(self._seen), self._of(cell), self._left(cell))
+        of = self._of(cell)
+        self._watcher.begins(cell, len(self._seen), of, self._left(of))
         outcome = self._attempt(cell)
-        self._leave(cell)
+        self._pending.pop(cell.name, None)
         if outcome.status == "done":
             self._took.append(outcome.seconds)
         self._note(outcome)
-        self._watcher.ends(outcome)
+        self._watcher.ends(outcome, self._left(of))
         return outcome
 
     def _stored(self, cell: Cell) -> Outcome | None:
@@ -152,18 +155,13 @@ class Campaign:
         seconds = time.monotonic() - start
         return Outcome(cell, "done", summary, _manifest(path), None, seconds, path)
 
-    def _leave(self, cell: Cell) -> None:
-        self._waiting = [waiting for waiting in self._waiting if waiting.name != cell.name]
-
     def _of(self, cell: Cell) -> int | None:
         """How many cells there are, where that is known: `run_all` said so."""
-        others = [waiting.name for waiting in self._waiting if waiting.name not in self._seen]
-        return len(self._seen) + len(others) if cell in self._waiting else None
+        return len(self._seen | self._planned) if cell.name in self._planned else None
 
-    def _left(self, cell: Cell) -> float | None:
-        """Seconds that the cell and those after it will take."""
-        waiting = self._waiting if cell in self._waiting else [cell]
-        return self._time_of([each for each in waiting if each is cell or not self._is_finished(each)])
+    def _left(self, of: int | None) -> float | None:
+        """Seconds that what is pending will take; None where nobody knows how many cells will come."""
+        return None if of is None else self._time_of(list(self._pending.values()))
 
     def _time_of(self, cells: Sequence[Cell]) -> float | None:
         """By the mean of those that this session has run, else by what is expected; None when that is not known."""

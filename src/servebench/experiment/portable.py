@@ -50,8 +50,7 @@ def _relative(argument: str) -> str:
 
 def portable_text(text: str, folder: Path, secrets: Sequence[str] = ()) -> str:
     """One line of a message, with paths relative to the experiment's `folder` and without secrets."""
-    for absolute in sorted({f"{folder}/", f"{folder.resolve()}/"}, key=len, reverse=True):
-        text = text.replace(absolute, "")
-    home = str(Path.home())
-    text = text.replace(f"{Path.cwd()}/", "").replace(f"{home}/", "~/") if len(home) > 1 else text
+    places = {f"{folder}/": "", f"{folder.resolve()}/": "", f"{Path.cwd()}/": "", f"{Path.home()}/": "~/"}
+    for absolute in sorted(places, key=len, reverse=True):
+        text = text.replace(absolute, places[absolute])
     return without(" ".join(text.split()), secrets)
