@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 Floats = NDArray[np.float64]
 Law = Callable[[np.random.Generator, tuple[int, ...]], Floats]
@@ -35,9 +36,20 @@ def lognormal(cv: float = 1.0) -> Law:
     return lambda generator, shape: generator.lognormal(-(sigma**2) / 2, sigma, shape)
 
 
+LOGNORMAL = lognormal()
+
+
 def exponential() -> Law:
     """Service times of mean 1 without memory: M/M/1, whose sojourn times are exponential with the mean 1/(1 − ρ)."""
     return lambda generator, shape: generator.exponential(1.0, shape)
+
+
+def autoregressive(phi: float, n: int, seed: int) -> Floats:
+    """x' = φ·x + noise: the plainest correlated series, worth n·(1 − φ)/(1 + φ) independent values."""
+    settling = 1_000
+    noise = np.random.default_rng(seed).standard_normal(n + settling)
+    series: Floats = lfilter([1.0], [1.0, -phi], noise)[settling:]
+    return series
 
 
 def sojourn(gaps: Floats, service: Floats) -> Floats:
@@ -75,7 +87,7 @@ class Arms:
 
     rho: float
     requests: int = 1_000
-    law: Law = lognormal()
+    law: Law = LOGNORMAL
     change: float = 1.0
     share: Collection[str] = ()
     noise: float = 0.0
