@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from servebench.experiment.differences import Difference, differences
 from servebench.experiment.effect import BETTER, WORSE, Effect
-from servebench.experiment.findings import FAIL, OK, WARN, Code, code
+from servebench.experiment.findings import FAIL, OK, WARN, Code, brief, code, shorten
 from servebench.experiment.schedule import NOT_RUN
 from servebench.experiment.sides import doubts_of, is_simulated
 
 if TYPE_CHECKING:
     from servebench.experiment.cell import Outcome
+    from servebench.experiment.run_sets import RunSet
     from servebench.experiment.schedule import Schedule
 
 Document = dict[str, Any]
-SHOWN = 3  # things named in one sentence
 AGAIN_HINT = "start the same command again with --out and --retry-failed"
 
 
@@ -35,7 +36,7 @@ def of_ab(
         doubts(used),
         *reach(effects),
         one_variable(found, {arm.name: schedule.design.variables(arm.name) for arm in schedule.design.running[1:]}),
-        _changed(schedule),
+        changed(schedule.used),
         noise_of(noise),
         answers(correctness),
     ]
@@ -100,14 +101,14 @@ def reach(effects: Mapping[str, Sequence[Effect]]) -> list[Code]:
         return [code("design.reach", OK, "so many runs can reach the level")]
     name, primary = blind[0]
     text = f"{name}: {primary.figure}, the primary figure, has no p: {primary.reason}"
-    return [code("design.reach", WARN, text, "take more --repeats")]
+    return [code("design.reach", WARN, text, "more runs of each")]
 
 
 def one_variable(found: Sequence[Document], variables: Mapping[str, Sequence[str]]) -> Code:
     """Whether anything differs between base and arm that nobody named."""
     other = [each for each in found if not each["named"] and each["kind"] != "observed"]
     if other:
-        what = shorten(f"{each['key']} ({_brief(each['base'])} and {_brief(each['cand'])})" for each in other)
+        what = shorten(f"{each['key']} ({brief(each['base'])} and {brief(each['cand'])})" for each in other)
         text = f"more than the arms' own settings differs: {what}"
         return code("arms.one_variable", WARN, text, "make these equal, or the effect cannot be told from theirs")
     several = [f"{name} ({', '.join(keys)})" for name, keys in variables.items() if len(keys) > 1]
@@ -117,15 +118,38 @@ def one_variable(found: Sequence[Document], variables: Mapping[str, Sequence[str
     return code("arms.one_variable", OK, "nothing but the arms' own settings differs between them")
 
 
-def _changed(schedule: Schedule) -> Code:
-    """Whether an arm stayed the same from repeat to repeat."""
-    changed = schedule.changed()
-    if not changed:
+def several(found: Sequence[Document]) -> Code:
+    """Whether more than one thing differs between two sets of runs, so that none of them can be given the effect."""
+    sets = [each for each in found if each["kind"] != "observed"]
+    what = shorten(f"{each['key']} ({brief(each['base'])} and {brief(each['cand'])})" for each in sets)
+    if len(sets) > 1:
+        text = f"{len(sets)} things differ between the sets, which share the effect: {what}"
+        return code("arms.one_variable", WARN, text, "change one thing at a time")
+    return code("arms.one_variable", OK, f"one thing differs: {what}" if sets else "nothing that is known differs")
+
+
+def changed(used: Mapping[str, Sequence[Outcome]]) -> Code:
+    """Whether an arm stayed the same from its first run that is used to its last."""
+    found = {(arm, each.key): each for arm, outcomes in used.items() for each in _later(outcomes)}
+    if not found:
         return code("arms.changed", OK, "every arm stayed the same from its first run to its last")
-    what = shorten(
-        f"{arm}: {each.key} ({_brief(each.a)}, then {_brief(each.b)})" for arm, all_ in changed.items() for each in all_
+    what = shorten(f"{arm}: {key} ({brief(each.a)}, then {brief(each.b)})" for (arm, key), each in found.items())
+    return code(
+        "arms.changed", WARN, f"changed between the runs of an arm: {what}", "repeat it with all else left alone"
     )
-    return code("arms.changed", WARN, f"changed while the experiment ran: {what}", "repeat it on a machine left alone")
+
+
+def _later(outcomes: Sequence[Outcome]) -> Iterator[Difference]:
+    """What differs between the first of the runs and the others, apart from what only follows from something else."""
+    for outcome in outcomes[1:]:
+        found = differences(outcomes[0].manifest or {}, outcome.manifest or {})
+        yield from (each for each in found if each.sets)
+
+
+def lost_cells(sets: Sequence[RunSet]) -> list[Code]:
+    """Cells of an experiment's arm that have no run."""
+    lost = [f"{cell.cell.name}: {cell.reason}" for each in sets for cell in each.lost]
+    return [code("runs.lost", WARN, f"lost: {shorten(lost)}", "run what failed once more")] if lost else []
 
 
 def noise_of(noise: Document | None) -> Code:
@@ -148,15 +172,3 @@ def answers(correctness: Document | None) -> Code:
         return code("correctness.answers", OK, "the arms answer alike")
     text = "the arms' answers differ by more than one arm's own do from run to run"
     return code("correctness.answers", WARN, text, "a speed-up that changes answers is no speed-up: look at them first")
-
-
-def shorten(texts: Iterable[str]) -> str:
-    """The first few of a list, and how many more there are."""
-    texts = list(texts)
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return f"{'; '.join(texts[:SHOWN])}{more}"
-
-
-def _brief(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

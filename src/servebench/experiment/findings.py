@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from servebench.analysis.verdict.codes import Level, Status
 from servebench.errors import ExitCode
 
 Code = dict[str, str]  # code, level, text, next
+
+SHOWN = 3  # things named in one sentence
 
 OK, WARN, FAIL = str(Level.OK), str(Level.WARN), str(Level.FAIL)
 
@@ -25,3 +27,16 @@ def verdict(codes: Sequence[Code]) -> dict[str, Any]:
     status = Status.INVALID if FAIL in levels else Status.SUSPECT if WARN in levels else Status.VALID
     exit_code = ExitCode.INVALID if status is Status.INVALID else ExitCode.GOOD
     return {"status": str(status), "exit_code": int(exit_code), "codes": ranked}
+
+
+def shorten(texts: Iterable[str]) -> str:
+    """The first few of a list, and how many more there are."""
+    texts = list(texts)
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return f"{'; '.join(texts[:SHOWN])}{more}"
+
+
+def brief(value: Any) -> str:
+    """A value within a sentence."""
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

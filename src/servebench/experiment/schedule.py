@@ -105,17 +105,3 @@ class Schedule:
             for each in differences(base.manifest or {}, cand.manifest or {}):
                 found.setdefault(each.key, each)
         return list(found.values())
-
-    def changed(self) -> dict[str, list[Difference]]:
-        """By arm, what changed from its first used run to a later one and should not have."""
-        found = {}
-        for arm, outcomes in self.used.items():
-            later = [
-                each
-                for outcome in outcomes[1:]
-                for each in differences(outcomes[0].manifest or {}, outcome.manifest or {})
-                if each.sets
-            ]
-            if later:
-                found[arm] = list({each.key: each for each in later}.values())
-        return found
