@@ -97,7 +97,8 @@ def _found(p: Floats, alpha: float) -> float:
 
 
 def _least(enough: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Power grows with the number of runs, so the least one is found by halving."""
-    if high < low or not enough(high):
-        return None
-    return low + bisect_left(range(low, high), True, key=enough)
+    """Power grows with the number of runs, so the least one is found by doubling, since few are cheap, then halving."""
+    at = low
+    while at <= high and not enough(at):
+        low, at = at + 1, high if at < high < 2 * at else 2 * at
+    return low + bisect_left(range(low, at), True, key=enough) if at <= high else None
