@@ -1,10 +1,13 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from servebench.cli.main import main
+from servebench.cli.report import exit_code_of
 from servebench.errors import ExitCode
+from servebench.experiment.directory import ExperimentDir
 from servebench.record.columns import Outcome
 from servebench.testing.synthetic import open_run
 
@@ -83,3 +86,27 @@ def test_wrong_usage_is_one_line(arguments: list[str], words: str, capsys: Captu
 def test_help_needs_no_run(capsys: Capture) -> None:
     assert main(["report", "--help"]) == ExitCode.GOOD
     assert "RUNDIR" in capsys.readouterr().out
+
+
+class TestExperiment:
+    def test_of_a_kind_that_is_not_known(self, tmp_path: Path, capsys: Capture) -> None:
+        ExperimentDir.begin(tmp_path / "e", "sweeps", "t", {}, ["servebench"])
+        assert main(["report", str(tmp_path / "e")]) == ExitCode.USAGE
+        assert 'of the unknown kind "sweeps" (did you mean "sweep"?)' in capsys.readouterr().err
+
+    def test_definitions_are_about_one_run(self, tmp_path: Path, capsys: Capture) -> None:
+        ExperimentDir.begin(tmp_path / "e", "sweep", "t", {}, ["servebench"])
+        assert main(["report", str(tmp_path / "e"), "--definitions", "vllm"]) == ExitCode.USAGE
+        assert f"--definitions is about one run: give a folder below {tmp_path}/e/cells" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("result", "code"),
+        [
+            ({}, 0),
+            ({"exit_code": 4}, 4),
+            ({"verdict": {"status": "INVALID", "exit_code": 3}}, 3),
+            ({"verdict": None}, 0),
+        ],
+    )
+    def test_its_result_says_the_exit_code(self, result: dict[str, Any], code: int) -> None:
+        assert exit_code_of(result) == code
