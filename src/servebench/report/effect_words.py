@@ -24,7 +24,7 @@ _SHORT = {
     "j_per_request": "J per request",
     "mean_power": "power",
     "preemptions": "preemptions",
-    "queue_mean": "server queue, mean",
+    "queue_mean": "queue, mean",
     "prefix_hit_share": "prefix-cache hits",
 }
 FACTOR = 2.0  # from here on a ratio is told as "3.1 ×", below it as a percentage
@@ -81,6 +81,11 @@ def amount(found: float | None, unit: str) -> str:
         return f"{100 * found:.3g} %"
     short = "" if unit in ("", "tokens/s", "requests/s", "1/s", "requests", "tokens") else f" {unit}"
     return f"{number(found)}{short}"
+
+
+def measured(figure: str, found: float | None) -> str:
+    """A value of the figure `figure`, in its unit."""
+    return amount(found, "ms" if figure.partition(".")[0] in _LATENCIES else "")
 
 
 def percent(ratio: float, signed: bool = True) -> str:
@@ -214,8 +219,9 @@ def design_lines(result: Document) -> list[str]:
     design, primary = result["design"], tested(result["comparisons"][0])[0] if result["comparisons"] else None
     lines = [_measured(result)]
     lines.append(
-        f"primary figure {title(design['primary'])}, tested at {design['alpha']:g}; the others at the same level after "
-        f"Holm's correction; {100 * design['min_effect']:g} % is the least that matters"
+        f"primary figure {title(design['primary'])}; one chance of {100 * design['alpha']:g} % of a false alarm for all "
+        "tested figures together (Holm's correction, most of it kept for the primary); "
+        f"{100 * design['min_effect']:g} % is the least that matters"
     )
     if primary is not None:
         lines.append(_reach(primary, design))

@@ -131,7 +131,7 @@ def effects_table(comparison: Document) -> Table:
     table.add_column("figure", no_wrap=True, ratio=1)
     for name in (comparison["base"], comparison["cand"]):
         table.add_column(name, justify="right", max_width=14, overflow="ellipsis", no_wrap=True)
-    for name in ("change", "interval", "A/A", "p", "Holm p"):
+    for name in ("change", "interval", "A/A", "p", "adj. p"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for effect in words.tested(comparison):
@@ -143,15 +143,15 @@ def effects_table(comparison: Document) -> Table:
 
 
 def _row(effect: Document) -> Iterator[RenderableType]:
-    mark = " ●" if effect["role"] == "primary" else ""
-    yield Text(f"{words.title(effect['figure'])}{mark}", style="bold" if effect["role"] in words.TESTED else "")
+    tested, mark = effect["role"] in words.TESTED, " ●" if effect["role"] == "primary" else ""
+    yield Text(f"{words.title(effect['figure'])}{mark}", style="bold" if tested else "")
     yield words.value(effect, "base")
     yield words.value(effect, "cand")
     yield words.change(effect)
     yield words.interval(effect)
     yield words.floor(effect)
-    yield words.probability(effect["p"])
-    yield words.probability(effect["p_adjusted"]) if effect["role"] == "secondary" else ""
+    yield words.probability(effect["p"]) if tested else ""
+    yield words.probability(effect["p_adjusted"]) if tested else ""
     yield Text(effect["verdict"], style=VERDICT_STYLE[effect["verdict"]])
 
 
@@ -159,17 +159,10 @@ def footnotes(comparison: Document) -> RenderableType:
     """Why each verdict; and what the columns mean."""
     table = _grid("dim")
     for effect in words.tested(comparison):
-        table.add_row(words.title(effect["figure"]), Text(_why(effect), style="dim"))
+        table.add_row(words.title(effect["figure"]), Text(effect["reason"], style="dim"))
     for label, text in _legend(comparison["effects"]):
         table.add_row(label, Text(text, style="dim"))
     return table
-
-
-def _why(effect: Document) -> str:
-    if not effect["more_runs"]:
-        return str(effect["reason"])
-    what = "pairs" if effect["paired"] else "runs an arm"
-    return f"{effect['reason']}; about {effect['more_runs']} more {what} would settle it"
 
 
 def _legend(effects: list[Document]) -> Iterator[tuple[str, str]]:
@@ -182,6 +175,7 @@ def _legend(effects: list[Document]) -> Iterator[tuple[str, str]]:
         yield "change", "ratio of the geometric means, candidate over base; base and candidate: medians over the runs"
     if reached:
         yield "interval", f"{100 * min(reached):.3g} %, of runs, by inverting the permutation test"
+    yield "adj. p", "after Holm's correction over all tested figures, most of the level kept for the primary"
     yield "A/A", "noise floor: how far apart two arms with nothing changed may be; a dash: not measured (--aa)"
 
 

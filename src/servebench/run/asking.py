@@ -35,6 +35,20 @@ def ask(scenario: Scenario, options: RunOptions, target: Target) -> tuple[Endpoi
         return facts, kit, server_identity(client, facts)
 
 
+def greet(scenario: Scenario, options: RunOptions) -> EndpointFacts:
+    """What serves at `options.endpoint`, asked ahead of a run.
+
+    Raises:
+        UsageError: a bad URL or key, or a model that the server does not list.
+        EngineError: the server cannot be reached or refuses us.
+    """
+    from servebench.engine.attach import base_url, examine
+
+    url, model = base_url(options.endpoint), options.model or scenario.endpoint.model
+    with client_for(scenario, options, url, scenario.endpoint.connect_timeout) as client:
+        return examine(client, url, scenario.endpoint.api, model)
+
+
 def ask_again(scenario: Scenario, options: RunOptions, facts: EndpointFacts, before: Identity) -> Identity:
     """`before`, and what the server says otherwise after the load; `checked_again` is false where it says nothing."""
     from dataclasses import replace
