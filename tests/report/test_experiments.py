@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from effects_example import result as ab_result
 from servebench.report import experiments
 
 CELLS = [
@@ -21,7 +22,7 @@ def shown(**changes: Any) -> str:
     document = {"kind": "riddle", "name": "chat", "cells": CELLS, "simulated": False, "result": {"answer": 42}}
     console = Console(width=100, file=io.StringIO())
     with console.capture() as captured:
-        experiments.print_experiment(document | changes, console)
+        experiments.print_experiment(document | changes, console=console)
     return captured.get()
 
 
@@ -51,3 +52,10 @@ def test_the_report_of_a_kind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the answer is 42" in shown()
     assert "the answer" not in shown(result=None)
     assert ["r1", "4", "VALID", "1.2"] in [line.split() for line in shown(result=None).splitlines()]
+
+
+def test_a_report_with_a_panel_of_its_own_gets_no_second_head() -> None:
+    text = shown(kind="ab", result=ab_result(), simulated=True)
+    assert "ab chat: 2 runs" not in text
+    assert "✘ r2: no server" in text
+    assert "SIMULATED" in text

@@ -48,15 +48,15 @@ def command(rundir: Path, as_json: bool, definitions: str | None) -> int:
 def report_experiment(directory: ExperimentDir, as_json: bool) -> int:
     """Judge an experiment by its stored runs, save and show the result, and return the exit code that it says."""
     from servebench.experiment import judge
+    from servebench.report.experiments import print_experiment, write_files
 
     result = judge(directory)
     directory.finish(result)
+    write_files(directory.document, directory.path)
     if as_json:
         print_json({"path": str(directory.path), "experiment": directory.document})
     else:
-        from servebench.report.experiments import print_experiment
-
-        print_experiment(directory.document)
+        print_experiment(directory.document, directory.path)
     return exit_code_of(result)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
-JUDGES = {"sweep": "sweep", "capacity": "capacity", "ab": "ab", "compare": "compare", "gate": "gate", "plan": "fleet"}
+JUDGES = {"sweep": "sweep", "capacity": "capacity", "ab": "ab"}  # the module of each kind
 
 
 def judge(directory: ExperimentDir) -> dict[str, Any]:

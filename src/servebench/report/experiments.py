@@ -5,57 +5,74 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from servebench.errors import UsageError
+from servebench.report.console import LEAST_WIDTH, WIDTH, stdout_console
 from servebench.report.figures import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WIDTH = 110
-REPORTS = {
-    "sweep": "sweep",
-    "capacity": "capacity",
-    "ab": "effects",
-    "compare": "effects",
-    "gate": "gate",
-    "plan": "fleet",
-}
+REPORTS = {"sweep": "sweep", "capacity": "capacity", "ab": "effects"}
+WITH_PANEL = frozenset({"ab"})  # their reports begin with the verdict and end with the list of files
 
 
-def render(document: Mapping[str, Any]) -> RenderableType:
+def render(document: Mapping[str, Any], path: Path | None = None) -> RenderableType:
     """The report of an experiment as something that rich prints.
 
     Args:
         document: the content of experiment.json, with its result.
+        path: the experiment's directory.
     """
-    return Group(*_parts(document))
+    return Group(*_parts(document, path))
 
 
-def print_experiment(document: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print the report to `console`, by default standard output; `WIDTH` columns where that is no terminal."""
-    if console is None:
-        plain = Console(highlight=False)
-        console = plain if plain.is_terminal else Console(highlight=False, width=WIDTH)
-    console.print(render(document))
+def print_experiment(document: Mapping[str, Any], path: Path | None = None, console: Console | None = None) -> None:
+    """Print the report to `console`, by default standard output; at most `WIDTH` columns wide."""
+    console = console or stdout_console()
+    console.print(render(document, path), width=max(LEAST_WIDTH, min(WIDTH, console.width)))
 
 
-def _parts(document: Mapping[str, Any]) -> Iterator[RenderableType]:
+def write_files(document: Mapping[str, Any], path: Path) -> None:
+    """Write anew what a kind of experiment keeps beside experiment.json: an A/B has its record.md.
+
+    Raises:
+        UsageError: the directory cannot be written to.
+    """
+    if document["kind"] != "ab":
+        return
+    from servebench.report.optimisation_record import write_record
+
+    try:
+        write_record(path, document)
+    except OSError as error:
+        raise UsageError(f"cannot write the record into {path}: {error.strerror}") from error
+
+
+def _parts(document: Mapping[str, Any], path: Path | None) -> Iterator[RenderableType]:
+    kind, result = str(document["kind"]), document.get("result")
+    report = None if result is None else _report_of(kind)
+    failed = [cell for cell in document["cells"] if cell["status"] != "done"]
+    if report is None or kind not in WITH_PANEL:
+        yield from _head(document)
+    if failed:
+        yield _failures(failed)
+    if report is None:
+        yield cells_table(document["cells"])
+    else:
+        yield report(result, path) if kind in WITH_PANEL else report(result)
+
+
+def _head(document: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(f"{document['kind']} {document['name']}: {_counted(document)}", style="bold")
     if document.get("simulated"):
         yield Text("SIMULATED: figures of the simulated engine, not of a real server", style="bold yellow")
-    failed = [cell for cell in document["cells"] if cell["status"] != "done"]
-    if failed:
-        yield _failures(failed)
-    report = _report_of(str(document["kind"]))
-    if report is None or document.get("result") is None:
-        yield cells_table(document["cells"])
-    else:
-        yield report(document["result"])
 
 
 def _counted(document: Mapping[str, Any]) -> str:
