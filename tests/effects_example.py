@@ -38,7 +38,7 @@ def effect(figure: str, **known: Any) -> dict[str, Any]:
     return {**_EFFECT, "figure": figure, **known}
 
 
-def tested(
+def judged(
     figure: str, verdict: str, ratio: float, low: float | None, high: float | None, **known: Any
 ) -> dict[str, Any]:
     """A tested effect; the primary one with role="primary"."""
@@ -50,8 +50,8 @@ def tested(
 def trade() -> list[dict[str, Any]]:
     """ITL better, TTFT worse, and some estimates."""
     return [
-        tested("itl.p99", "better", 0.24, 0.21, 0.28, role="primary"),
-        tested("ttft.p95", "worse", 1.22, 1.18, 1.27, base=800.0, cand=976.0),
+        judged("itl.p99", "better", 0.24, 0.21, 0.28, role="primary"),
+        judged("ttft.p95", "worse", 1.22, 1.18, 1.27, base=800.0, cand=976.0),
         effect("ttft.p50", ratio=1.4, low=1.3, high=1.5),
         effect("output_tokens_per_s", unit="tokens/s", base=256.3, cand=255.9, ratio=0.998, low=0.99, high=1.01),
         effect("failed_share", unit="", kind="difference", base=0.0, cand=0.01, ratio=0.01, low=0.0, high=0.02),

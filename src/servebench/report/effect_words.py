@@ -219,8 +219,8 @@ def design_lines(result: Document) -> list[str]:
     design, primary = result["design"], tested(result["comparisons"][0])[0] if result["comparisons"] else None
     lines = [_measured(result)]
     lines.append(
-        f"primary figure {title(design['primary'])}; one chance of {100 * design['alpha']:g} % of a false alarm for all "
-        "tested figures together (Holm's correction, most of it kept for the primary); "
+        f"primary figure {title(design['primary'])}; one chance of {100 * design['alpha']:g} % of a false alarm for "
+        "all tested figures together (Holm's correction, most of it kept for the primary); "
         f"{100 * design['min_effect']:g} % is the least that matters"
     )
     if primary is not None:
@@ -235,8 +235,10 @@ def _measured(result: Document) -> str:
         return f"runs that are no pairs ({runs}): run-level permutation test"
     pairs = " and ".join(f"{n} for {name}" for name, n in used.items()) if len(set(used.values())) > 1 else ""
     pairs = pairs or plural(next(iter(used.values()), 0), "pair")
-    order = " in random balanced order" if design["order_seed"] is not None else ""
-    return f"{pairs} used of {result['pairs']['planned']} planned{order}; the runs of a pair have one plan"
+    if design["order"] is None:
+        return f"{pairs} of runs that were there already; the runs of a pair have one plan"
+    planned = f"{pairs} used of {result['pairs']['planned']} planned, in random balanced order"
+    return f"{planned}; the runs of a pair have one plan"
 
 
 def _reach(primary: Document, design: Document) -> str:

@@ -214,7 +214,7 @@ def _side_effects(result: Document) -> list[RenderableType]:
     for heading in (*names, *("change" if len(candidates) == 1 else f"{name} / base" for name in candidates)):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in known:
-        values = [words.amount(row["arms"][name], row["unit"]) for name in names]
+        values = [words.amount(row["arms"].get(name), row["unit"]) for name in names]
         table.add_row(row["title"], *values, *(words.side_ratio(row, name) for name in candidates))
     absent = [Text(f"not measured: {', '.join(title for title, _ in missing)}", style="dim")] if missing else []
     return [table, *absent]
@@ -225,7 +225,8 @@ def _differences(result: Document) -> list[RenderableType]:
     if not found:
         return [Text("none was found between the arms", style="yellow" if result["kind"] == "ab" else "")]
     several = len({each["arm"] for each in found}) > 1
-    lines: list[RenderableType] = [Text(*_difference(each, several)) for each in found[:MOST_DIFFERENCES]]
+    tell = _difference if result["kind"] == "ab" else _any_difference
+    lines: list[RenderableType] = [Text(*tell(each, several)) for each in found[:MOST_DIFFERENCES]]
     rest = len(found) - MOST_DIFFERENCES
     return lines + ([Text(f"and {rest} more, in experiment.json", style="dim")] if rest > 0 else [])
 
@@ -237,3 +238,8 @@ def _difference(each: Document, several: bool) -> tuple[str, str]:
     if each["kind"] == "observed":
         return f"  {where}{words.difference_text(each)} (a consequence)", "dim"
     return f"! {where}{words.difference_text(each)} (not named)", "yellow"
+
+
+def _any_difference(each: Document, several: bool) -> tuple[str, str]:
+    """Of runs that were made before anybody said what is to differ."""
+    return words.difference_text(each), "dim" if each["kind"] == "observed" else ""
