@@ -170,9 +170,21 @@ def _lost(name: str, outcome: Outcome) -> Document:
 
 
 def _differences(used: dict[str, list[Outcome]], names: tuple[str, str]) -> list[Document]:
-    """What differs between the first runs of both sets; what changes within a set is a check of its own."""
+    """What differs between the first runs of both sets; what changes within a set is a check of its own.
+
+    A single difference is taken for what the comparison is about.
+    """
     base, cand = used[names[0]][0], used[names[1]][0]
+    found = differences(base.manifest or {}, cand.manifest or {})
+    alone = sum(each.sets for each in found) == 1
     return [
-        {"arm": names[1], "key": each.key, "base": each.a, "cand": each.b, "kind": each.kind, "named": False}
-        for each in differences(base.manifest or {}, cand.manifest or {})
+        {
+            "arm": names[1],
+            "key": each.key,
+            "base": each.a,
+            "cand": each.b,
+            "kind": each.kind,
+            "named": alone and each.sets,
+        }
+        for each in found
     ]

@@ -160,11 +160,18 @@ def _of_telemetry(sources: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _flat(prefix: str, value: Any, kind: str) -> Iterator[Fact]:
+    """The leaves of a document; parts of a list go by their names, or else by their numbers."""
+    if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        value = {_part(index, inner): inner for index, inner in enumerate(value)}
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(f"{prefix}.{key}", inner, kind)
     elif value is not None:
         yield prefix, (kind, value)
+
+
+def _part(index: int, inner: Any) -> Any:
+    return inner.get("name", index) if isinstance(inner, Mapping) else index
 
 
 def _at(document: Mapping[str, Any], *keys: str) -> Any:

@@ -17,7 +17,7 @@ from servebench.experiment.contrast import Contrast, Values, contrast, has_ratio
 from servebench.experiment.effect import BETTER, ESTIMATE, NOT_TESTED, PRIMARY, SECONDARY, UNDECIDED, WORSE, Effect
 from servebench.experiment.family import Family, correct, runs_wanted
 from servebench.experiment.figures import figure
-from servebench.experiment.outlook import MOST_RUNS, Outlook, outlook
+from servebench.experiment.outlook import MOST_RUNS, outlook
 
 # Figures that are 0 where all is well, so that no ratio can be taken of them: differences, and estimates only.
 DIFFERENCES = frozenset({"failed_share", "preemptions", "prefix_hit_share"})
@@ -159,7 +159,8 @@ def _effect(key: tuple[str, _Measured], family: Family, rules: Rules) -> Effect:
     if rules.outlook and each is not None and each.logs and role != ESTIMATE:
         least = runs_wanted(role, family.counts, rules.alpha, paired=rules.paired) if p is None else 0
         ahead = outlook(each, rules.limits(found.name), family.levels[role], least, settled=verdict != UNDECIDED)
-        reason = reason if p is None else _with_outlook(reason, ahead, verdict, rules.paired)
+        if verdict == UNDECIDED and ahead.more_runs is None:
+            reason = f"{reason}; more than {MOST_RUNS} {'pairs' if rules.paired else 'runs of each'} would be needed"
     shown = figure(found.name)
     return Effect(
         figure=found.name,
@@ -224,16 +225,6 @@ def _never(found: _Measured, family: Family, rules: Rules) -> str:
     tests = sum(family.counts.values())
     among = f" shared by {tests} tests" if tests > 1 else ""
     return f"{have} can never reach the level of {rules.alpha:g}{among} ({need} can)"
-
-
-def _with_outlook(reason: str, ahead: Outlook, verdict: str, paired: bool) -> str:
-    """The reason of something undecided, and how much more would settle it."""
-    if verdict != UNDECIDED:
-        return reason
-    each = "" if paired else " of each"
-    if ahead.more_runs is None:
-        return f"{reason}; more than {MOST_RUNS} {'pairs' if paired else 'runs'}{each} would be needed"
-    return f"{reason}; about {count(ahead.more_runs, 'more pair' if paired else 'more run')}{each} would settle it"
 
 
 def count(number: int, noun: str) -> str:
