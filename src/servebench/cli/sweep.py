@@ -60,7 +60,7 @@ def command(
     Each run is a directory of its own below --out; a run that fails is recorded and the others go on. What is varied
     says which server is meant: vllm.* starts a local vLLM for each run, sim.* the simulated engine.
 
-    Exit codes: 0 good, 2 wrong usage or no server, 3 a run failed or is INVALID, 130 interrupted.
+    Exit codes: 0 good, 2 wrong usage or every run failed, 3 some run failed or is INVALID, 130 interrupted.
     """
     from servebench.cli.report import report_experiment
     from servebench.experiment import sweep

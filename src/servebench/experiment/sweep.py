@@ -2,7 +2,7 @@
 
 The result (`judge`)::
 
-    {"kind": "sweep", "exit_code": 0 | 3,                          # 3: a cell failed or is INVALID
+    {"kind": "sweep", "exit_code": 0 | 2 | 3,                      # 3: a cell failed or is INVALID; 2: all failed
      "variables": [{"key", "written", "values": [..]}], "how": "grid|zip", "repeats": n, "has_slo": bool,
      "cells": [{"cell", "point": n, "repeat": n, "labels": {..}, "path",
                 "status": "done|failed|missing", "reason": str|null, "verdict": str|null, "codes": [failing ones],
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from servebench.errors import UsageError
+from servebench.errors import ExitCode, UsageError
 from servebench.experiment.cell import Cell
 from servebench.experiment.curves import curves
 from servebench.experiment.figures import value_of
@@ -111,7 +111,7 @@ def judge(directory: ExperimentDir) -> Document:
     drawn = curves(variables, combine(variables, how), points)
     return {
         "kind": "sweep",
-        "exit_code": 3 if bad else 0,
+        "exit_code": _exit_code(rows),
         "variables": asked["variables"],
         "how": how,
         "repeats": repeats,
@@ -120,6 +120,14 @@ def judge(directory: ExperimentDir) -> Document:
         "points": points,
         "curves": None if drawn is None else drawn | {"left_out": bad},
     }
+
+
+def _exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
+    """As a run's that failed where all of them did; as an INVALID run's where not every figure can be trusted."""
+    ended = [row for row in rows if row["status"] != "missing"]
+    if ended and all(row["status"] == "failed" for row in ended):
+        return int(ExitCode.USAGE)
+    return int(ExitCode.GOOD if all(map(_usable, ended)) else ExitCode.INVALID)
 
 
 def _row(cell: Cell, point: int, repeat: int, outcome: Outcome | None) -> Document:

@@ -216,12 +216,23 @@ def load_each(
     """
     loaded: list[Scenario] = []
     for change in changes:
-        found = load_scenario(scenario, [*overrides, *change])
+        found = _loaded(scenario, overrides, change)
         if distinct and found in loaded:
             same = changes[loaded.index(found)]
             raise UsageError(f"{' '.join(change)} and {' '.join(same)} make the same scenario: one of them is enough")
         loaded.append(found)
     return loaded
+
+
+def _loaded(scenario: str | Path, overrides: Sequence[str], change: Sequence[str]) -> Scenario:
+    """Load it with errors that do not blame ``--set`` for what another option says."""
+    try:
+        return load_scenario(scenario, [*overrides, *change])
+    except UsageError as error:
+        message = str(error)
+        for override in change:
+            message = message.replace(f"--set {override}:", f"{override}:")
+        raise UsageError(message) from None
 
 
 def launch_overrides(scenario: str | Path, overrides: Sequence[str], keys: Iterable[str]) -> tuple[str, ...]:

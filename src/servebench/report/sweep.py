@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.report.curve_plot import JOINT, MARKERS, curve_plot, short
-from servebench.report.figures import NOTHING, number, plural, row, share
+from servebench.report.figures import NOTHING, plural
 
 PLOT_WIDTH, PLOT_HEIGHT = 36, 9
 LATENCIES = ("ttft.p50", "ttft.p95", "ttft.p99", "itl.p99")
@@ -33,45 +34,65 @@ def render(result: Document) -> RenderableType:
 def table(result: Document) -> Table:
     """A row a run, the runs of a point together; where there are several, their medians below them."""
     names = [variable["written"] for variable in result["variables"]]
+    open_loop = any(cell["offered_per_s"] is not None for cell in result["cells"])
     columns = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in names:
-        columns.add_column(_folded(name), justify="right", overflow="fold", max_width=22)
-    columns.add_column("offered\n/s", justify="right")
-    columns.add_column("verdict")
+        lines = _folded(name)
+        columns.add_column(
+            "\n".join(lines), justify="right", overflow="fold", min_width=max(map(len, lines)), max_width=20
+        )
+    if open_loop:
+        columns.add_column("offered\n/s", justify="right", no_wrap=True)
+    columns.add_column("verdict", no_wrap=True)
     for name in LATENCIES:
-        columns.add_column(name.upper().replace(".P", "\np") + " ms", justify="right")
-    for title in ("output\ntokens/s", "goodput\n/s", "attained"):
-        columns.add_column(title, justify="right")
+        columns.add_column(name.upper().replace(".P", "\np"), justify="right", no_wrap=True)
+    for title in ("tokens\n/s", "goodput\n/s", "good\nshare"):
+        columns.add_column(title, justify="right", no_wrap=True)
     columns.add_column("SLO")
     for point in result["points"]:
-        _rows_of(columns, result, point, names)
+        for cells, style in _rows_of(result, point):
+            labels = [str(point["labels"][name]) for name in names]
+            columns.add_row(*labels, *(cells if open_loop else cells[1:]), style=style, end_section=style is not None)
     return columns
 
 
-def _folded(name: str) -> str:
-    """A key over several lines, so that its values decide the column's width."""
-    return name.replace(".", ".\n").replace("-", "-\n") if len(name) > 12 else name
+def _folded(name: str) -> list[str]:
+    """The lines of a key over its column: a short one whole, of a long one the last part, so that values decide."""
+    if len(name) <= 12:
+        return name.replace(".", ".\n").split("\n")
+    return wrap(name.rpartition(".")[2].replace("_", "-"), 8, break_long_words=False)
 
 
-def _rows_of(columns: Table, result: Document, point: Document, names: Sequence[str]) -> None:
-    labels = [str(point["labels"][name]) for name in names]
+def _rows_of(result: Document, point: Document) -> Iterator[tuple[list[RenderableType], str | None]]:
+    """The rows of a point and their style: its runs, and their medians where there are several."""
     runs = [cell for cell in result["cells"] if cell["point"] == point["point"]]
     for cell in runs:
-        columns.add_row(*labels, *_cells(cell, cell["offered_per_s"], _verdict(cell), _slo(cell), cell["few"]))
+        yield _cells(cell, _verdict(cell), _slo(cell), cell["few"]), None
     if len(runs) > 1:
-        word = Text(f"median of {point['used']}")
-        met = Text(f"{point['slo_met']} of {point['used']}" if result["has_slo"] else NOTHING)
-        columns.add_row(*labels, *_cells(point, point["offered_per_s"], word, met, ()), style="bold", end_section=True)
+        used = point["used"]
+        met = Text(f"{point['slo_met']} of {used}" if result["has_slo"] else NOTHING)
+        yield _cells(point, Text("median" if used == len(runs) else f"med. of {used}"), met, ()), "bold"
 
 
-def _cells(
-    found: Document, offered: float | None, verdict: Text, slo: Text, few: Sequence[str]
-) -> list[RenderableType]:
+def _cells(found: Document, verdict: Text, slo: Text, few: Sequence[str]) -> list[RenderableType]:
     figures = found["figures"]
-    latencies = [*row([figures[name] for name in LATENCIES[:-1]]), number(figures[LATENCIES[-1]])]
-    marked = [f"{text}{FEW if name in few else ''}" for name, text in zip(LATENCIES, latencies, strict=True)]
-    rates = [number(figures["output_tokens_per_s"]), number(figures["goodput_per_s"])]
-    return [number(offered), verdict, *marked, *rates, share(figures["attainment"]), slo]
+    latencies = [f"{_brief(figures[name])}{FEW if name in few else ''}" for name in LATENCIES]
+    rates = [_brief(figures["output_tokens_per_s"]), _brief(figures["goodput_per_s"])]
+    return [_brief(found["offered_per_s"]), verdict, *latencies, *rates, _percent(figures["attainment"]), slo]
+
+
+def _brief(value: float | None) -> str:
+    """Three significant digits or a whole number: what is wide is not read in a table of so many columns."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    """A share of one; never rounded up to 100 % nor down to 0 %."""
+    if value is None or value in (0, 1):
+        return NOTHING if value is None else f"{100 * value:.0f} %"
+    return f"{min(max(100 * value, 0.1), 99.9):.1f} %"
 
 
 def _verdict(cell: Document) -> Text:
@@ -90,6 +111,7 @@ def _slo(cell: Document) -> Text:
 def notes(result: Document) -> Iterator[str]:
     """What a reader must know of the table, a line each."""
     cells = result["cells"]
+    yield "latencies in ms; tokens: of the output; good: requests that met every objective of the SLO"
     for cell in cells:
         if cell["verdict"] == "INVALID":
             yield f"✘ {cell['cell']}: INVALID ({', '.join(cell['codes'])}); `servebench report` on it says what to do"
