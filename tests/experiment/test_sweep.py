@@ -47,14 +47,19 @@ def _code(name: str, fails: bool) -> dict[str, Any]:
     return {"code": name, "level": "fail" if fails else "ok"}
 
 
-def run(path: Path, variables: list[Any], repeats: int = 1, dies: str = "", most: int = 99) -> ExperimentDir:
+def run(
+    path: Path, variables: list[Any], repeats: int = 1, dies: str = "", most: int = 99, reset: bool = False
+) -> ExperimentDir:
     def runner(cell: Cell, path: Path) -> dict[str, Any]:
         if cell.name == dies:
             raise EngineError("vLLM died: no room for the KV cache")
+        path.mkdir(parents=True)
+        told = {"asked": True, "done": "rate-2" not in cell.name, "reason": "as the server says"}
+        (path / "run.json").write_text(json.dumps({"cache_reset": told}))
         return summary_of(cell)
 
     scenario = load_scenario("smoke")
-    asked = sweep.question(scenario, variables, "grid", repeats, "sim", None, False)
+    asked = sweep.question(scenario, variables, "grid", repeats, "sim", None, reset)
     directory = ExperimentDir.begin(path, "sweep", "smoke", asked, ["servebench", "sweep"])
     Campaign(directory, runner).run_all(sweep.cells(variables, "grid", repeats, 1)[:most])
     return directory
@@ -173,3 +178,13 @@ def test_the_report_shows_medians_and_failures(tmp_path):
     assert "median " in text
     assert "2 of 2" in text
     assert "✘ 01-rate-1-r2: vLLM died: no room for the KV cache" in text
+
+
+def test_a_cache_that_was_not_reset_is_said_where_that_was_asked_for(tmp_path):
+    directory = run(tmp_path / "asked", [parse_vary("load.rate=1,2")], reset=True)
+    result = judge(directory)
+    assert [row["cache"]["done"] for row in result["cells"]] == [True, False]
+    assert [row["cache"]["verified"] for row in result["cells"]] == [None, None]
+    assert "! cache not reset in 02-rate-2: as the server says" in printed(directory, result)
+    other = run(tmp_path / "not", [parse_vary("load.rate=1,2")])
+    assert [row["cache"] for row in judge(other)["cells"]] == [None, None]

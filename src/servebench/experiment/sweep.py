@@ -7,7 +7,8 @@ The result (`judge`)::
      "cells": [{"cell", "point": n, "repeat": n, "labels": {..}, "path",
                 "status": "done|failed|missing", "reason": str|null, "verdict": str|null, "codes": [failing ones],
                 "offered_per_s": float|null, "figures": {name: float|null}, "few": [names below their sample floor],
-                "slo_met": bool|null, "missed": ["ttft p95", ..]}],
+                "slo_met": bool|null, "missed": ["ttft p95", ..],
+                "cache": null | {"done": bool, "verified": bool|null, "reason"}}],       # where a reset was asked for
      "points": [{"point": n, "labels": {..}, "runs": n, "used": n, "slo_met": n,        # n of the used runs met it
                  "figures": {name: median over the used runs}}],
      "curves": null | {"key", "closed": bool, "series": [{"name", "labels": {..}, "points": [{"x", **figures}],
@@ -22,6 +23,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.errors import ExitCode, UsageError
+from servebench.experiment.caches import cache_state
 from servebench.experiment.cell import Cell
 from servebench.experiment.curves import curves
 from servebench.experiment.figures import value_of
@@ -106,6 +108,8 @@ def judge(directory: ExperimentDir) -> Document:
     ended = {outcome.cell.name: outcome for outcome in directory.outcomes()}
     count = len(planned) // repeats
     rows = [_row(cell, place % count, place // count, ended.get(cell.name)) for place, cell in enumerate(planned)]
+    for row in rows if asked["reset_caches"] else ():
+        row["cache"] = _cache(ended.get(row["cell"]))
     points = [_point(number, [row for row in rows if row["point"] == number]) for number in range(count)]
     bad = [row["cell"] for row in rows if not _usable(row) and row["status"] != "missing"]
     drawn = curves(variables, combine(variables, how), points)
@@ -147,7 +151,14 @@ def _row(cell: Cell, point: int, repeat: int, outcome: Outcome | None) -> Docume
         "figures": {name: value_of(summary, name) for name in FIGURES},
         "few": [name for name in FIGURES if _below_floor(summary, name)],
         **_promises(summary),
+        "cache": None,
     }
+
+
+def _cache(outcome: Outcome | None) -> Document | None:
+    if outcome is None or outcome.status != "done":
+        return None
+    return cache_state(outcome.manifest, outcome.summary).to_dict()
 
 
 def _below_floor(summary: Mapping[str, Any], name: str) -> bool:

@@ -115,6 +115,7 @@ def notes(result: Document) -> Iterator[str]:
     for cell in cells:
         if cell["verdict"] == "INVALID":
             yield f"✘ {cell['cell']}: INVALID ({', '.join(cell['codes'])}); `servebench report` on it says what to do"
+    yield from _kept_caches(cells)
     missing = sum(cell["status"] == "missing" for cell in cells)
     if missing:
         yield f"{plural(missing, 'run')} of {len(cells)} not made yet: the same command with this --out goes on"
@@ -122,6 +123,17 @@ def notes(result: Document) -> Iterator[str]:
         yield f"{FEW} fewer samples than the quantile needs; a longer run has more"
     if any(point["runs"] > 1 for point in result["points"]):
         yield "medians: over the runs of a point that did not fail and are not INVALID"
+
+
+def _kept_caches(cells: Sequence[Document]) -> Iterator[str]:
+    """The runs that a cache may have helped although it was to be empty, together where the reason is the same."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        cache = cell["cache"]
+        if cache is not None and (not cache["done"] or cache["verified"] is False):
+            reasons.setdefault(cache["reason"], []).append(cell["cell"])
+    for reason, names in reasons.items():
+        yield f"! cache not reset in {', '.join(names)}: {reason}"
 
 
 def _curves(result: Document) -> Iterator[RenderableType]:
