@@ -147,6 +147,11 @@ def test_too_few_pairs_have_no_interval_but_say_what_they_reach() -> None:
     assert two_sample_interval([1, 2, 3], [4, 5, 6]).confidence_reached == pytest.approx(0.9)
 
 
+def test_what_a_design_just_reaches_is_not_lost_to_rounding() -> None:
+    """(1 − 0.9)/2 · 20 is less than 1 in floating point."""
+    assert two_sample_interval([1, 2, 3], [4, 5, 6], 0.9).low is not None
+
+
 def test_more_confidence_is_never_a_shorter_interval() -> None:
     d = np.random.default_rng(1).normal(0, 1, 12)
     found = [sign_flip_interval(d, confidence) for confidence in (0.5, 0.8, 0.9, 0.95, 0.99)]

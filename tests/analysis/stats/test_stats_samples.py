@@ -32,6 +32,20 @@ def test_a_trend_is_worth_next_to_nothing() -> None:
     assert effective_size(np.arange(1_000.0)) < 10
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_it_is_geyers_estimate_term_by_term(seed: int) -> None:
+    x = autoregressive(0.7, 41, seed)
+    centred = x - x.mean()
+    correlation = [float(centred[lag:] @ centred[: x.size - lag] / (centred @ centred)) for lag in range(x.size)]
+    total, least = -1.0, np.inf
+    for lag in range(0, x.size - 1, 2):
+        least = min(least, correlation[lag] + correlation[lag + 1])
+        if least <= 0:
+            break
+        total += 2 * least
+    assert effective_size(x) == pytest.approx(x.size / max(total, 1.0))
+
+
 def test_the_unit_does_not_matter() -> None:
     series = autoregressive(0.5, 1_000, 1)
     assert effective_size(series * 1e6 + 1e9) == pytest.approx(effective_size(series), rel=1e-6)
