@@ -57,20 +57,27 @@ def attained(run: RunData, cohort: Bools, objective: Objective, samples: Samples
     is pooled over tokens or gaps is asked of these, as its quantile is; what failed requests never sent is not there.
     """
     order = np.argsort(samples.at, kind="stable")
-    effective = _effective(samples.values[order[:: -(-max(order.size, 1) // MOST_SERIES)]], objective.quantile)
+    series = samples.values[order[:: -(-max(order.size, 1) // MOST_SERIES)]]
     if objective.metric in POOLED:
         within = (samples.values < objective.limit_ns)[order]
-        return _count(within, None if samples.weights is None else samples.weights[order], effective)
+        return kept(within, series, objective.quantile, None if samples.weights is None else samples.weights[order])
     value = request_values(run, objective)
     good = run.requests.ok & ((value == MISSING) | (value < objective.limit_ns))
-    return _count(good[cohort][np.argsort(run.requests.scheduled[cohort], kind="stable")], None, effective)
+    return kept(good[cohort][np.argsort(run.requests.scheduled[cohort], kind="stable")], series, objective.quantile)
 
 
-def _count(within: Bools, weights: NDArray[np.int32] | None, effective: float | None) -> Attained:
-    """`within` is in the order of time."""
+def kept(within: Bools, series: Ints, quantile: Quantile, weights: NDArray[np.int32] | None = None) -> Attained:
+    """Count what kept to a limit.
+
+    Args:
+        within: of everything that was offered, in the order of time.
+        series: the metric's values in the order of time; longer than `MOST_SERIES` they are only slower to look at.
+        quantile: of the objective.
+        weights: how often each of `within` counts; None for once.
+    """
     good = within.astype(np.int64) if weights is None else within * weights
     of = within.size if weights is None else int(weights.sum(dtype=np.int64))
-    return Attained(int(good.sum(dtype=np.int64)), of, _block_error(good, weights), effective)
+    return Attained(int(good.sum(dtype=np.int64)), of, _block_error(good, weights), _effective(series, quantile))
 
 
 def _block_error(good: NDArray[np.integer], weights: NDArray[np.int32] | None) -> float | None:

@@ -1,0 +1,137 @@
+"""What the runs at one rate amount to, and which run they need next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from servebench.experiment.cell import Cell, Outcome
+from servebench.experiment.probe import Judgement, Rules, judge, overloaded, unusable
+from servebench.experiment.search import Decision, Known
+
+HELD_OUT_SEED = 1000  # so far from the other seeds are those that only confirm
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many runs a rate gets.
+
+    Attributes:
+        runs: at first, and with each further look.
+        most_runs: of the first length; then come as many of `longer` times that as at first, and no more.
+        longer: factor.
+    """
+
+    runs: int
+    most_runs: int
+    longer: float
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of runs at which a rate is judged."""
+        return (*range(self.runs, self.most_runs, self.runs), self.most_runs, self.most_runs + self.runs)
+
+    def length(self, run: int) -> float:
+        """Of a run, counted from 1, as a multiple of the first length."""
+        return 1.0 if run <= self.most_runs else self.longer
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All cells at one rate.
+
+    Attributes:
+        number: of the probe, 1 for the first rate that was tried.
+        rate: per second.
+        own: outcomes of the search's seeds, in their order.
+        held_out: outcomes of the seeds that confirm.
+    """
+
+    number: int
+    rate: float
+    own: list[Outcome] = field(default_factory=list)
+    held_out: list[Outcome] = field(default_factory=list)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Of all cells."""
+        return [*self.own, *self.held_out]
+
+    @property
+    def usable(self) -> list[Summary]:
+        """Summaries of the runs that tell of the server."""
+        return _usable(self.outcomes)
+
+    @property
+    def seconds(self) -> float:
+        """That the cells took, as they are stored."""
+        return sum(round(outcome.seconds, 3) for outcome in self.outcomes)
+
+    def judged(self, rules: Rules) -> Judgement | None:
+        """By all runs together; None when none is usable."""
+        return judge(self.usable, rules) if self.usable else None
+
+    def known(self, rules: Rules, effort: Effort) -> Known:
+        """What the search is to know of the rate.
+
+        A rate that passed and does not do so again with held-out seeds is not passed: it is undecided for good.
+        """
+        found = self.judged(rules)
+        if found is None:
+            return Known(self.rate, Decision.UNDECIDED, leans_pass=False, exhausted=True, blind=True)
+        exhausted = len(self.own) >= effort.looks[-1]
+        again = _usable(self.held_out)
+        if found.decision is not Decision.PASS or not again:
+            return Known(self.rate, found.decision, found.leans_pass, exhausted)
+        alone = judge(again, rules)
+        if alone.leans_pass and alone.decision is not Decision.FAIL:
+            return Known(self.rate, Decision.PASS, leans_pass=True, exhausted=exhausted, confirmed=True)
+        if alone.decision is Decision.FAIL or len(self.held_out) >= effort.most_runs:
+            return Known(self.rate, Decision.UNDECIDED, leans_pass=False, exhausted=True)
+        return Known(self.rate, Decision.PASS, leans_pass=True, exhausted=exhausted)
+
+    def is_begun(self, rules: Rules, effort: Effort) -> bool:
+        """Whether runs are still missing for the next look; a clear overload needs no second run."""
+        if len(self.held_out) % effort.runs and len(self.held_out) < effort.most_runs:
+            return True
+        if len(self.own) == 1 and self.usable and overloaded(self.usable[0], rules):
+            return False
+        return len(self.own) < effort.looks[-1] and len(self.own) not in effort.looks
+
+
+def _usable(outcomes: Iterable[Outcome]) -> list[Summary]:
+    return [found.summary for found in outcomes if found.summary is not None and unusable(found.summary) is None]
+
+
+def gather(outcomes: Iterable[Outcome]) -> list[Evidence]:
+    """The outcomes of a capacity experiment's cells by rate, in the order in which the rates were tried."""
+    rates: dict[int, Evidence] = {}
+    for outcome in outcomes:
+        labels = outcome.cell.labels
+        found = rates.setdefault(int(labels["probe"]), Evidence(int(labels["probe"]), float(labels["rate"])))
+        (found.own if str(labels["run"]).startswith("s") else found.held_out).append(outcome)
+    return [rates[number] for number in sorted(rates)]
+
+
+def cell_of(found: Evidence, held_out: bool, effort: Effort, seed: int, law: str, duration_s: float) -> Cell:
+    """The next cell at a rate: ``p03-r2.83-s1``, or ``p03-r2.83-h1`` with a held-out seed.
+
+    Args:
+        found: what there is at the rate.
+        held_out: whether it is to confirm.
+        effort: how long it is.
+        seed: of the first run; all rates share their seeds, so that luck shifts all of them the same way.
+        law: an override that sets the rate, with ``{rate}`` in it.
+        duration_s: measured window of the first runs.
+    """
+    run = len(found.held_out if held_out else found.own) + 1
+    length = 1.0 if held_out else effort.length(run)
+    name = f"{'h' if held_out else 's'}{run}"
+    return Cell(
+        name=f"p{found.number:02}-r{found.rate:g}-{name}",
+        labels={"probe": found.number, "rate": found.rate, "run": name},
+        overrides=(law.format(rate=found.rate), f"load.duration={duration_s * length:g}"),
+        seed=seed + run - 1 + HELD_OUT_SEED * held_out,
+    )
