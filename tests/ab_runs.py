@@ -119,3 +119,11 @@ def experiment(path: Path, design: Design, make: Callable[[Cell], Made | str]) -
 def design(**changes: Any) -> Design:
     """Two arms in six repeats."""
     return Design(**{"arms": ARMS, "family": FAMILY, "repeats": 6} | changes)
+
+
+def store(path: Path, made: Made, created: int = 0) -> Path:
+    """A run directory with these documents, made at the instant `created`."""
+    path.mkdir(parents=True)
+    (path / "summary.json").write_text(json.dumps(made[0]))
+    (path / "run.json").write_text(json.dumps(made[1] | {"created_ns": created}))
+    return path

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from queueing import Arms, two_arms
 
+from queueing import Arms, two_arms
 from servebench.experiment.effect import Effect
 from servebench.experiment.effects import Rules, judge_candidates, judge_paired, judge_unpaired, trade
 from servebench.experiment.noise import noise_floors

@@ -98,9 +98,9 @@ def _plans(runs: Sequence[Outcome]) -> Iterator[Refusal]:
     """The same seeds must have made the same plan, or something besides the scenario went into it."""
     seen: dict[str, Outcome] = {}
     for run in runs:
-        seeds = str(((run.summary or {}).get("plan") or {}).get("seeds"))
-        other = seen.setdefault(seeds, run)
-        if plan_hash(other) != plan_hash(run):
+        seeds = ((run.summary or {}).get("plan") or {}).get("seeds")
+        other = seen.setdefault(str(seeds), run)
+        if seeds is not None and plan_hash(other) != plan_hash(run):
             text = f"{other.path.name} and {run.path.name} have the same scenario and seeds, and different plans"
             yield Refusal("runs.plan", text, "compare runs of one version of servebench and of one trace")
             return

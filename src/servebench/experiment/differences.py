@@ -49,6 +49,10 @@ class Difference:
         """Whether it is a variable of its own, and not a consequence."""
         return self.kind != OBSERVED
 
+    def to_dict(self, arm: str, *, named: bool) -> dict[str, Any]:
+        """The difference of an arm from the base, as results have it; `named` when it is what was to be compared."""
+        return {"arm": arm, "key": self.key, "base": self.a, "cand": self.b, "kind": self.kind, "named": named}
+
 
 def differences(a: Manifest, b: Manifest) -> list[Difference]:
     """What differs between two runs, by key; [] for two runs of one set-up."""
@@ -163,7 +167,7 @@ def _flat(prefix: str, value: Any, kind: str) -> Iterator[Fact]:
     """The leaves of a document; parts of a list go by their names, or else by their numbers."""
     if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
         value = {_part(index, inner): inner for index, inner in enumerate(value)}
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(f"{prefix}.{key}", inner, kind)
     elif value is not None:

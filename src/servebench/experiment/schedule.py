@@ -87,14 +87,7 @@ class Schedule:
     def differences(self) -> list[Document]:
         """All that differs between the base and the other arms, each key once an arm."""
         return [
-            {
-                "arm": arm.name,
-                "key": each.key,
-                "base": each.a,
-                "cand": each.b,
-                "kind": each.kind,
-                "named": is_named(each.key, self.design.variables(arm.name)),
-            }
+            each.to_dict(arm.name, named=is_named(each.key, self.design.variables(arm.name)))
             for arm in self.design.running[1:]
             for each in self._of_pairs(arm.name)
         ]
