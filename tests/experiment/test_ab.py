@@ -363,8 +363,7 @@ def test_hook_settings_are_the_variable_of_a_running_server(tmp_path: Path) -> N
 
     def attached(cell: Cell) -> Made:
         settings = {"scheduler_config.max_num_seqs": 128 if cell.labels["arm"] == "cand" else 64}
-        made = measured(cell, endpoint__server=None, server_identity__settings=settings)
-        return made
+        return measured(cell, endpoint__server=None, server_identity__settings=settings)
 
     found = judge(experiment(tmp_path / "e", Design(arms, FAMILY, 6, prepare="true"), attached))
     assert [(each["key"], each["named"]) for each in found["differences"]] == [
