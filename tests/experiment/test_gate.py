@@ -254,6 +254,13 @@ def test_quantiles_below_their_floor_are_named() -> None:
     assert found["exit_code"] == 0
 
 
+def test_a_side_of_several_set_ups_is_said() -> None:
+    base = [*sets("old", *BASE[:3], servebench="1"), *sets("new", *BASE[3:], servebench="2")]
+    found = gate(sets("cand", 100, 100, servebench="2"), base)
+    assert code(found, "baseline.mixed")["text"] == "the baseline's runs differ among themselves: servebench"
+    assert not [each for each in found["verdict"]["codes"] if each["code"] == "candidate.mixed"]
+
+
 def test_what_changed_is_listed_but_not_what_follows_from_it() -> None:
     servers = [{"engine": "vllm", "flags": {"max-num-seqs": seqs}} for seqs in (64, 128)]
     old, new = ({"endpoint": {"model": "m", "server": server}} for server in servers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,9 @@ class TestSustainedEnd:
     def test_a_plan_from_an_invalid_capacity_alone_is_invalid(self) -> None:
         bad = deployment(verdict={"status": "INVALID"})
         assert plan([bad], demand.of_peak(5), Policy())["exit_code"] == 3
-        assert plan([bad, deployment("two")], demand.of_peak(5), Policy())["exit_code"] == 0
+        both = plan([replace(bad, sustained=100.0), deployment("two")], demand.of_peak(50), Policy())
+        assert both["exit_code"] == 0
+        assert [row["name"] for row in both["rows"]] == ["two", "one"]
 
 
 class TestBreaksFirst:

@@ -97,6 +97,7 @@ def sides_of(candidate: Sequence[Outcome], baseline: Sequence[Outcome]) -> Sides
     base = [run for run in baseline if why_unusable(run) is None]
     found = differences(base[0].manifest or {}, candidate[0].manifest or {}) if base else []
     codes = [*_left_out(left_out, base), *_refusals(candidate, base), *_machine(found), *_doubts(candidate, base)]
+    codes += [*_mixed("baseline", base), *_mixed("candidate", candidate)]
     shown = [
         {"key": each.key, "base": each.a, "cand": each.b, "kind": each.kind} for each in found if each.kind != OBSERVED
     ]
@@ -136,6 +137,20 @@ def _machine(found: Sequence[Difference]) -> list[Code]:
     what = shorten(f"{each.key} ({brief(each.a)} and {brief(each.b)})" for each in other)
     text = f"baseline and candidate ran on different machines: {what}"
     return [code("runs.machine", WARN, text, "make a baseline on this machine")]
+
+
+def _mixed(side: str, runs: Sequence[Outcome]) -> list[Code]:
+    """Whether one side's runs are of one set-up; where a server was reached may change from run to run."""
+    keys = {
+        each.key
+        for run in runs[1:]
+        for each in differences(runs[0].manifest or {}, run.manifest or {})
+        if each.sets and each.key != "endpoint.url"
+    }
+    if not keys:
+        return []
+    text = f"the {side}'s runs differ among themselves: {shorten(sorted(keys))}"
+    return [code(f"{side}.mixed", WARN, text, "make all runs of a side in one go, with one set-up")]
 
 
 def _doubts(candidate: Sequence[Outcome], base: Sequence[Outcome]) -> list[Code]:

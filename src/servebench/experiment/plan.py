@@ -75,9 +75,10 @@ def _check_names(deployments: Sequence[Deployment], policy: Policy) -> None:
             raise UsageError(f'{option}: no capacity is called "{stray}"{did_you_mean(stray, names)}')
 
 
-def _order(fleet: Fleet) -> tuple[float, int]:
-    """Cheapest first; those without a price last, by their GPUs."""
-    return (math.inf if fleet.price is None else fleet.gpus * fleet.price, fleet.gpus)
+def _order(fleet: Fleet) -> tuple[bool, float, int]:
+    """Cheapest first; those without a price after them, by their GPUs; those from an INVALID capacity last."""
+    price = math.inf if fleet.price is None else fleet.gpus * fleet.price
+    return ("INVALID" in fleet.deployment.marks, price, fleet.gpus)
 
 
 def _demand(demand: Demand) -> dict[str, Any]:
