@@ -74,7 +74,12 @@ class TestSentence:
 
     def test_a_figure_that_no_run_has(self) -> None:
         gone = judged("ttft.p95", "undecided", 1.0, None, None, **PRIMARY) | {"ratio": None, "base": None, "cand": None}
-        assert "TTFT p95 not measured" in sentence(gone)
+        other = judged("itl.p99", "undecided", 0.9, 0.8, 1.01)
+        assert "(TTFT p95 not measured, ITL p99 10.0 % lower" in sentence(gone, other)
+
+    def test_nothing_at_all(self) -> None:
+        gone = judged("itl.p99", "undecided", 1.0, None, None, reason="no pair has it", **PRIMARY) | {"ratio": None}
+        assert sentence(gone).endswith("nothing was measured (no pair has it).")
 
 
 class TestWords:

@@ -148,6 +148,7 @@ def test_an_experiment_without_any_run_still_has_a_record() -> None:
     text = write(document(arms=gone), None)
     assert "nothing is known of it" in section(text, "Environment")
     assert "| ITL p99 | – | – | – |" in section(text, "Baseline")
+    assert "Whether anything else differs is not known" in write(document(arms=gone, differences=[]), None)
 
 
 def test_every_table_has_as_many_cells_in_each_row(record: str) -> None:

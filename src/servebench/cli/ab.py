@@ -12,6 +12,7 @@ import click
 
 from servebench.cli.campaigns import campaign, experiment_options
 from servebench.cli.campaigns import dry_run as print_dry_run
+from servebench.cli.judging import judging_options
 from servebench.cli.output import print_json
 from servebench.errors import UsageError
 
@@ -24,19 +25,11 @@ if TYPE_CHECKING:
     from servebench.scenario.schema import Scenario
 
 
-def _share(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    """``3%`` or ``0.03`` as 0.03."""
-    try:
-        number = float(value.strip().removesuffix("%"))
-    except ValueError:
-        raise click.BadParameter(f'"{value}" is no share such as 3% or 0.03') from None
-    return number / 100 if value.strip().endswith("%") else number
-
-
 @click.command("ab")
 @experiment_options
 @click.option(
     "--vary",
+    "-V",
     metavar="KEY=V1,V2[,..]",
     help="The one setting that is changed: a key of the scenario, vllm.FLAG or sim.KEY. The first value is the base.",
 )
@@ -53,23 +46,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> fl
     type=click.IntRange(min=1),
     help="Runs of each arm. Default: as many as every test needs to reach the level, 6 at least.",
 )
-@click.option("--primary", metavar="FIGURE", help="The figure to decide by, such as itl.p99. Default: the first SLO's.")
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    metavar="FIGURE",
-    help="Test this figure, too, such as ttft.p95 or output_tokens_per_s; the SLO's figures always are.",
-)
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Level of the tests.")
-@click.option(
-    "--min-effect",
-    metavar="SHARE",
-    callback=_share,
-    default="3%",
-    show_default=True,
-    help="The least change that matters; smaller ones are no difference.",
-)
+@judging_options
 @click.option("--aa", is_flag=True, help="Run the base a second time in every repeat, to measure the noise (A/A).")
 @click.option("--hypothesis", metavar="TEXT", help="What you expect and why; it opens the optimisation record.")
 @click.option(
@@ -107,8 +84,8 @@ def command(
     """Compare settings of a server under the load of SCENARIO, and write an optimisation record.
 
     Every repeat runs each arm once, in random balanced order, all with the same plan of requests. What differs is
-    tested on runs, not on requests: the primary figure first, the others after Holm's correction. The answers to
-    fixed questions are compared, too, and what else the change costs. The directory holds every run, experiment.json
+    tested on runs, not on requests, with one chance of a false alarm for all figures together. The answers to fixed
+    questions are compared, too, and what else the change costs. The directory holds every run, experiment.json
     and record.md, for a colleague; the same command with --out DIR goes on after an interruption.
 
     \b
@@ -212,9 +189,11 @@ def _planned(
 
 def _design(arms: Sequence[Arm], base: Scenario, given: dict[str, Any]) -> Design:
     from servebench.experiment.ab import Design, repeats_wanted
+    from servebench.experiment.design import check_rules
     from servebench.experiment.figures import family_of
 
     family = family_of(base.resolved(), given["primary"], given["metrics"])
+    check_rules(family, given["alpha"], given["min_effect"])
     return Design(
         arms=tuple(arms),
         family=family,

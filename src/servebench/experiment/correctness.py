@@ -93,7 +93,9 @@ def judge(base: Sequence[Answers], cand: Sequence[Answers], alpha: float = ALPHA
     ours, theirs = ([run for run in runs if run.by_probe] for runs in (base, cand))
     if not ours or not theirs:
         side = base if not ours else cand
-        return Judgement(NOT_JUDGED, next((run.reason for run in side if run.reason), "there is no run"))
+        return Judgement(
+            NOT_JUDGED, next((run.reason for run in side if run.reason), "it has no run that can be compared")
+        )
     between = distances([*ours, *theirs])
     if np.isnan(between).any():
         return Judgement(NOT_JUDGED, "the arms were not asked the same probes")

@@ -206,6 +206,8 @@ def _found(comparison: Document) -> str:
 def _nothing(effects: Sequence[Document]) -> str:
     """The sentence where nothing is better or worse."""
     primary = effects[0]
+    if all(effect["ratio"] is None for effect in effects):
+        return f"nothing was measured ({primary['reason']})."
     if all(effect["verdict"] == "no difference" for effect in effects):
         return f"no difference that matters ({', '.join(map(told, effects))})."
     more = primary["more_runs"]

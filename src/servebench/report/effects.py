@@ -222,6 +222,8 @@ def _side_effects(result: Document) -> list[RenderableType]:
 
 def _differences(result: Document) -> list[RenderableType]:
     found = sorted(result["differences"], key=lambda each: (not each["named"], each["kind"] == "observed"))
+    if not any(arm["used"] for arm in result["arms"].values() if arm["role"] != "base"):
+        return [Text("not known: there is nothing to compare", style="yellow")]
     if not found:
         return [Text("none was found between the arms", style="yellow" if result["kind"] == "ab" else "")]
     several = len({each["arm"] for each in found}) > 1

@@ -116,8 +116,14 @@ def _change(result: Document) -> str:
     lines = [f"{code(each['arm'])}, {each['kind']}: {words.difference_text(each)}" for each in others]
     named = ", ".join(code(key) for key in result["design"]["variables"])
     told = f"Changed on purpose: {named or 'nothing that has a name'}. "
-    found = f"What else differs between the arms' runs:\n\n{bullets(lines)}" if lines else "Nothing else differs."
+    found = f"What else differs between the arms' runs:\n\n{bullets(lines)}" if lines else _nothing_else(result)
     return f"{table(['arm', 'role', 'settings', 'runs used'], arms)}\n\n{told}{found}"
+
+
+def _nothing_else(result: Document) -> str:
+    if all(arm["used"] for arm in result["arms"].values()):
+        return "Nothing else differs."
+    return "Whether anything else differs is not known, as an arm has no run that can be compared."
 
 
 def _effect(result: Document) -> str:
