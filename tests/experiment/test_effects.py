@@ -94,6 +94,13 @@ def test_wide_scatter_is_undecided_and_more_pairs_would_settle_it() -> None:
     assert effect.power < 0.5
 
 
+def test_noise_floor_above_the_effect_takes_as_many_pairs_as_it_takes_to_fall_below() -> None:
+    sides = {"ttft.p99": [100.0] * 6}, {"ttft.p99": around(90, 0.001)}
+    effect = judge_paired(*sides, ["ttft.p99"], floors={"ttft.p99": 1.15})[0]
+    assert effect.more_runs == math.ceil(6 * (math.log(1.15) / abs(math.log(effect.ratio or 0))) ** 2) - 6
+    assert effect.power == 1.0, "of the test, for the 3 % that matter"
+
+
 def test_hopeless_scatter_says_that_very_many_pairs_would_be_needed() -> None:
     effect = one([100.0] * 6, [400, 20, 300, 30, 900, 10])
     assert effect.more_runs is None

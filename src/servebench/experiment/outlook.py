@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from servebench.analysis.stats.power import pairs_needed, power_paired, power_unpaired, runs_needed
@@ -19,7 +20,8 @@ class Outlook:
     Attributes:
         power: chance that the test finds a true effect of the size that matters; None with fewer than two runs.
         more_runs: pairs, or runs an arm, that are missing until an effect as large as the estimate (or as what matters,
-            where that is larger) is found in four of five experiments; None when settled, or beyond `MOST_RUNS`.
+            where that is larger) is found in four of five experiments, and the noise floor is below it; None when
+            settled, or beyond `MOST_RUNS`.
     """
 
     power: float | None
@@ -37,14 +39,16 @@ def outlook(found: Contrast, limits: Limits, level: float, least: int, *, settle
         settled: whether there is nothing left to settle.
     """
     have = int(min(found.base.size, found.cand.size))
-    size = max(limits.matters, limits.noise)
-    power = None if have < LEAST_RUNS else _power(found, size, have, level)
+    power = None if have < LEAST_RUNS else _power(found, limits.matters, have, level)
     if settled:
         return Outlook(power, None)
     if have < least:
         return Outlook(power, least - have)
-    wanted = _needed(found, max(size, abs(found.estimate)), level)
-    return Outlook(power, None if wanted is None else max(1, wanted - have))
+    size = max(limits.matters, abs(found.estimate))
+    wanted = _needed(found, size, level)
+    if wanted is not None and limits.noise > size:
+        wanted = max(wanted, math.ceil(have * (limits.noise / size) ** 2))  # the floor falls with the root of the pairs
+    return Outlook(power, max(1, wanted - have) if wanted is not None and wanted <= MOST_RUNS else None)
 
 
 def _power(found: Contrast, size: float, have: int, alpha: float) -> float:
