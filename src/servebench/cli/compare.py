@@ -25,7 +25,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    r"""Compare the runs B with the runs A, which are the base.
+    """Compare the runs B with the runs A, which are the base.
 
     A and B are each a run directory, a folder of run directories, EXPERIMENT:ARM (an arm of servebench ab), or several
     of these with commas between them. Runs of the same plans are compared in pairs. Tested are the figures of the
@@ -38,7 +38,7 @@ def command(
     servebench compare results/ab-chat:base results/ab-chat:cand --primary itl.p99
 
     Exit codes: 0 whatever was found, 2 refused, 3 when forced or INVALID.
-    """
+    """  # noqa: D301 - click's mark for lines that stay as they are
     from servebench.experiment.compare import Asked, compare
     from servebench.experiment.run_sets import load_runs
 

@@ -41,7 +41,7 @@ class Effect:
         least_p: the smallest `p` that so many runs can give; None for estimates.
         verdict: "better", "worse", "no difference", "undecided" or "not tested".
         floor: how far apart two equal arms were (A/A), as a ratio such as 1.02; None where it was not measured.
-        power: chance that the test of so many runs finds a true effect of the size that matters; None when not computed.
+        power: chance that the test of so many runs finds a true effect of the size that matters; None if not computed.
         more_runs: about how many more pairs (runs an arm, unpaired) would settle it; None when settled or unknown.
         reason: why this verdict, in one phrase.
     """
