@@ -49,7 +49,7 @@ class TestSentence:
         text = sentence(
             judged("itl.p99", "better", 0.9, 0.88, 0.93, **PRIMARY), judged("ttft.p95", "undecided", 1.01, 0.9, 1.2)
         )
-        assert text.endswith(": better; TTFT p95 undecided.")
+        assert text.endswith(": better; undecided: TTFT p95 1.0 % higher (−10.0 to +20.0 %).")
 
     def test_no_difference(self) -> None:
         text = sentence(judged("itl.p99", "no difference", 1.002, 0.99, 1.012, **PRIMARY))
@@ -71,6 +71,11 @@ class TestSentence:
         design = result()["design"] | {"variables": ["a", "b"]}
         text = sentence(arms=arms, design=design, comparisons=comparisons)
         assert text.startswith("fast against base: ")
+
+    def test_an_interval_that_spans_factors(self) -> None:
+        wide = judged("ttft.p50", "undecided", 1.22, 0.9, 60.0, **PRIMARY)
+        assert "TTFT p50 1.2 × higher (ratio 0.9 to 60)" in sentence(wide)
+        assert (words.change(wide), words.interval(wide)) == ("1.22 ×", "0.9 to 60 ×")
 
     def test_a_figure_that_no_run_has(self) -> None:
         gone = judged("ttft.p95", "undecided", 1.0, None, None, **PRIMARY) | {"ratio": None, "base": None, "cand": None}
@@ -166,7 +171,7 @@ class TestReport:
         for words_of_it in (
             "smaller chunks interrupt the decodes less",
             "6 pairs used of 7 planned, in random balanced order",
-            "chance to find a true effect of 3 % in it: 83 %",
+            "chance to find a true effect of 3 % with them: 83 %",
             "r03-128: the server died",
             "93.8 % of 16 probes answered alike (95 % within an arm), p 0.40",
             "1500-word prompt from token 12 on",

@@ -88,7 +88,7 @@ def test_the_effect_has_interval_floor_p_and_n(record: str) -> None:
     assert "- ITL p99: p 0.031, and beyond the 3 % that matter" in effect
     assert "Estimated, not tested" in effect
     assert "`base-again`, the base run a second time in every repeat" in effect
-    assert "smallest p that this many can reach 0.031" in effect
+    assert "smallest p that so many runs can give 0.031" in effect
     assert "| ITL p99 | `2048` | 500 ms, 500 ms" in effect
 
 

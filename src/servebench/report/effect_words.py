@@ -27,7 +27,7 @@ _SHORT = {
     "queue_mean": "queue, mean",
     "prefix_hit_share": "prefix-cache hits",
 }
-FACTOR = 2.0  # from here on a ratio is told as "3.1 ×", below it as a percentage
+FACTOR, END_FACTOR = 2.0, 3.0  # from here on a ratio, or an end of its interval, is told as "3.1 ×" and not in per cent
 TESTED = ("primary", "secondary")
 DECIDED = ("better", "worse")
 SHOWN = (  # of the estimates; all of them are in experiment.json
@@ -105,9 +105,8 @@ def interval(effect: Document) -> str:
     low, high = effect["low"], effect["high"]
     if low is None or high is None:
         return NOTHING
-    if effect["kind"] == "ratio" and _is_factor(effect["ratio"]):
-        return f"{low:.3g} to {high:.3g} ×"
-    return f"{_one(low, effect).removesuffix(' %')} to {_one(high, effect)}"
+    first = _one(low, effect)
+    return f"{first.removesuffix(' %').removesuffix(' ×')} to {_one(high, effect)}"
 
 
 def _one(ratio: float | None, effect: Document) -> str:
@@ -115,11 +114,17 @@ def _one(ratio: float | None, effect: Document) -> str:
         return NOTHING
     if effect["kind"] != "ratio":
         return f"{ratio:+.3g}".replace("-", "−")
-    return f"{ratio:.3g} ×" if _is_factor(effect["ratio"]) else percent(ratio)
+    return f"{ratio:.3g} ×" if _in_factors(effect) else percent(ratio)
 
 
-def _is_factor(ratio: float | None) -> bool:
-    return ratio is not None and not 1 / FACTOR < ratio < FACTOR
+def _in_factors(effect: Document) -> bool:
+    """Whether the effect or its interval is so wide that percentages would be hard to read."""
+    ends = [end for end in (effect["low"], effect["high"]) if end is not None]
+    return _is_factor(effect["ratio"]) or any(_is_factor(end, END_FACTOR) for end in ends)
+
+
+def _is_factor(ratio: float | None, limit: float = FACTOR) -> bool:
+    return ratio is not None and not 1 / limit < ratio < limit
 
 
 def told(effect: Document) -> str:
@@ -130,21 +135,31 @@ def told(effect: Document) -> str:
         return f"{name} not measured"
     if effect["kind"] != "ratio":
         return f"{name} {_one(ratio, effect)}"
-    lower = ratio < 1
-    direction = "lower" if lower else "higher"
-    known = low is not None and high is not None
-    if _is_factor(ratio):
-        ends = sorted(1 / end if lower else end for end in (low, high)) if known else []
-        return f"{name} {1 / ratio if lower else ratio:.2g} × {direction}" + (
-            f" ({ends[0]:.2g} to {ends[1]:.2g})" if known else ""
-        )
-    text = f"{name} {percent(ratio, signed=False)} {direction}"
-    if not known:
-        return text
-    if low < 1 < high:
-        return f"{text} ({percent(low).removesuffix(' %')} to {percent(high)})"
-    near, far = sorted((percent(low, signed=False), percent(high, signed=False)), key=lambda t: float(t[:-2]))
-    return f"{text} ({near.removesuffix(' %')} to {far})"
+    ends = (low, high) if low is not None and high is not None else None
+    size, around = (_factor if _in_factors(effect) else _percentage)(ratio, ends)
+    return f"{name} {size} {'lower' if ratio < 1 else 'higher'}{around}"
+
+
+def _factor(ratio: float, ends: tuple[float, float] | None) -> tuple[str, str]:
+    """``4.1 ×`` and `` (3.6 to 4.7)``: how many times lower, or higher; an interval about 1 as ratios."""
+    size = f"{max(ratio, 1 / ratio):.2g} ×"
+    if ends is None:
+        return size, ""
+    if ends[0] < 1 < ends[1]:
+        return size, f" (ratio {ends[0]:.2g} to {ends[1]:.2g})"
+    near, far = sorted(max(end, 1 / end) for end in ends)
+    return size, f" ({near:.2g} to {far:.2g})"
+
+
+def _percentage(ratio: float, ends: tuple[float, float] | None) -> tuple[str, str]:
+    """``22.0 %`` and `` (18.0 to 27.0 %)``; an interval about 1 with signs."""
+    size = percent(ratio, signed=False)
+    if ends is None:
+        return size, ""
+    if ends[0] < 1 < ends[1]:
+        return size, f" ({percent(ends[0]).removesuffix(' %')} to {percent(ends[1])})"
+    near, far = sorted(ends, key=lambda end: abs(end - 1))
+    return size, f" ({percent(near, signed=False).removesuffix(' %')} to {percent(far, signed=False)})"
 
 
 def probability(p: float | None) -> str:
@@ -198,8 +213,8 @@ def _found(comparison: Document) -> str:
         return _nothing(effects)
     verdicts = {effect["verdict"] for effect in decided}
     end = "a trade" if len(verdicts) == 2 else next(iter(verdicts))
-    rest = [title(effect["figure"]) for effect in effects if effect["verdict"] == "undecided"]
-    open_end = f"; {' and '.join(rest)} undecided" if rest else ""
+    rest = [told(effect) for effect in effects if effect["verdict"] == "undecided"]
+    open_end = f"; undecided: {', '.join(rest)}" if rest else ""
     return f"{', '.join(map(told, decided))}: {end}{open_end}."
 
 
@@ -245,10 +260,10 @@ def _measured(result: Document) -> str:
 
 def _reach(primary: Document, design: Document) -> str:
     least = primary["least_p"]
-    parts = [f"smallest p that this many can reach {probability(least)}" if least is not None else "no test possible"]
+    parts = [f"smallest p that so many runs can give {probability(least)}" if least is not None else "no test possible"]
     if primary["power"] is not None:
         found = f"{100 * primary['power']:.0f} %"
-        parts.append(f"chance to find a true effect of {100 * design['min_effect']:g} % in it: {found}")
+        parts.append(f"chance to find a true effect of {100 * design['min_effect']:g} % with them: {found}")
     return "; ".join(parts)
 
 

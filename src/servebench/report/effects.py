@@ -216,7 +216,7 @@ def _side_effects(result: Document) -> list[RenderableType]:
     for row in known:
         values = [words.amount(row["arms"].get(name), row["unit"]) for name in names]
         table.add_row(row["title"], *values, *(words.side_ratio(row, name) for name in candidates))
-    absent = [Text(f"not measured: {', '.join(title for title, _ in missing)}", style="dim")] if missing else []
+    absent = [Text(f"not measured: {'; '.join(title for title, _ in missing)}", style="dim")] if missing else []
     return [table, *absent]
 
 
