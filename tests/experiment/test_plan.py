@@ -150,10 +150,13 @@ class TestSustainedEnd:
         assert row["replicas"]["at_failed_end"] is None
 
     def test_every_reservation_stands_beside_the_row_and_among_the_assumptions(self) -> None:
-        weak = deployment(simulated=True, random_weights=True, confirmed=False, verdict={"status": "SUSPECT"})
+        codes = [{"level": "warn", "text": "the bracket is wide"}, {"level": "ok", "text": "all is well"}]
+        verdict = {"status": "SUSPECT", "codes": codes}
+        weak = deployment(simulated=True, random_weights=True, confirmed=False, verdict=verdict)
         found = plan([weak], demand.of_peak(5), Policy())
         assert found["rows"][0]["marks"] == ["SIMULATED", "RANDOM WEIGHTS", "NOT CONFIRMED", "SUSPECT"]
-        assert any("SIMULATED, RANDOM WEIGHTS, NOT CONFIRMED, SUSPECT" in said for said in found["assumptions"])
+        marks = "the capacity is SIMULATED, RANDOM WEIGHTS, NOT CONFIRMED, SUSPECT (the bracket is wide); so is all"
+        assert any(marks in said for said in found["assumptions"])
         assert found["simulated"]
         assert found["exit_code"] == 0
 

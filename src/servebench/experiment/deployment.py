@@ -32,6 +32,7 @@ class Deployment:
         gpus: of one replica by the engine's own flags or GPUs; None when neither says.
         gpus_from: which of them said it.
         marks: SIMULATED, NOT CONFIRMED, SUSPECT, ... and what else must stand beside every figure.
+        doubts: the warnings and failures of its verdict, a sentence each.
         asked: the SLO and the workload of the test; two deployments compare only when these are equal.
     """
 
@@ -49,6 +50,7 @@ class Deployment:
     gpus: int | None
     gpus_from: str
     marks: tuple[str, ...]
+    doubts: tuple[str, ...]
     asked: Mapping[str, Any]
 
     @property
@@ -96,6 +98,9 @@ def of_document(document: Mapping[str, Any], path: Path) -> Deployment:
         gpus=gpus,
         gpus_from=gpus_from,
         marks=_marks(result, document),
+        doubts=tuple(
+            each["text"] for each in (result.get("verdict") or {}).get("codes") or [] if each["level"] != "ok"
+        ),
         asked=_asked(document.get("question") or {}, result),
     )
 
@@ -121,6 +126,10 @@ def _marks(result: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str,
         str(status): status in ("SUSPECT", "INVALID"),
     }
     return tuple(name for name, holds in marks.items() if holds)
+
+
+def _doubts(verdict: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(code["text"] for code in verdict.get("codes") or [] if code["level"] != "ok")
 
 
 def _asked(question: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def _bracket(deployment: Deployment) -> str:
 
 
 def _reserve(deployment: Deployment) -> str:
-    return f"{deployment.name}: the capacity is {', '.join(deployment.marks)}; so is all that is computed from it."
+    why = f" ({'; '.join(deployment.doubts)})" if deployment.doubts else ""
+    return f"{deployment.name}: the capacity is {', '.join(deployment.marks)}{why}; so is all that comes from it."
 
 
 def _spares(policy: Policy) -> Iterator[str]:
