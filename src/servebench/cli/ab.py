@@ -13,7 +13,8 @@ import click
 from servebench.cli.campaigns import campaign, experiment_options
 from servebench.cli.campaigns import dry_run as print_dry_run
 from servebench.cli.judging import judging_options
-from servebench.cli.output import print_json
+from servebench.cli.output import print_warning
+from servebench.cli.report import report_experiment
 from servebench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def command(
         print_dry_run(planned.cells(), as_json)
         return
     directory = planned.run(out, quiet or as_json, retry_failed)
-    context.exit(_conclude(directory, as_json))
+    context.exit(report_experiment(directory, as_json))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,12 @@ def _arms(vary: str | None, written: Sequence[str]) -> list[Arm]:
         raise UsageError(
             "say what is compared: either --vary KEY=V1,V2 or --arm 'NAME: KEY=VALUE ..' for each arm, the base first"
         )
-    return arms_of_variable(parse_vary(vary)) if vary is not None else [parse_arm(text) for text in written]
+    if vary is None:
+        return [parse_arm(text) for text in written]
+    variable = parse_vary(vary)
+    if variable.note:
+        print_warning(variable.note)
+    return arms_of_variable(variable)
 
 
 def _planned(
@@ -224,20 +230,3 @@ def _check_servers(arms: Sequence[Arm], scenarios: Sequence[Scenario], options: 
         elif not hooked and endpoint not in asked:  # a hook may be what starts it
             asked.add(endpoint)
             greet(scenario, dataclasses.replace(options, endpoint=endpoint, model=arm.model or options.model))
-
-
-def _conclude(directory: ExperimentDir, as_json: bool) -> int:
-    """Judge what was run, write it down and show it; return the exit code."""
-    from servebench.experiment import judge
-    from servebench.report.optimisation_record import write_record
-
-    result = judge(directory)
-    directory.finish(result)
-    write_record(directory.path, directory.document)
-    if as_json:
-        print_json({"path": str(directory.path), "experiment": directory.document})
-    else:
-        from servebench.report.effects import print_effects
-
-        print_effects(result, directory.path)
-    return int(result["verdict"]["exit_code"])
