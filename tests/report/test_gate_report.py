@@ -102,6 +102,12 @@ class TestJUnit:
 
 
 class TestMarkdown:
+    def test_how_often_equal_code_passes_is_said_only_where_it_is_known(self) -> None:
+        promise = "Equal code passes at least 99.9 % of gates."
+        assert promise in markdown(PASSED)
+        assert promise not in markdown(STRICT)
+        assert promise not in markdown(judge_gate(sets("cand", 100), sets("base", 100), Rules()))
+
     @pytest.mark.parametrize(
         ("found", "begins"),
         [

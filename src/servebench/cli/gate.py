@@ -53,10 +53,15 @@ def command(
     markdown: Path | None,
     as_json: bool,
 ) -> None:
-    """Judge RUNS (run directories, folders of them, experiments or EXPERIMENT:ARM) against a baseline.
+    r"""Judge RUNS (run directories, folders of them, or EXPERIMENT:ARM) against a baseline.
 
-    A baseline is five or more runs of one scenario, better ten; three candidate runs do. Equal code passes 999 of 1000
-    gates, whatever the noise: the limits come from how far the baseline's own runs lie apart.
+    A baseline is five or more runs of one scenario with one seed, better ten; three candidate runs do. The limits come
+    from how far the baseline's own runs lie apart, so that equal code passes 999 of 1000 gates, whatever the noise. A
+    given limit fails the gate when it is broken by more than chance explains.
+
+    \b
+    servebench gate results/new --baseline results/good --junit gate.xml --markdown gate.md
+    servebench gate results/new -b results/good -l 'ttft.p99 < +5%' -l 'ttft.p99 < 800ms'
 
     Exit codes: 0 no regression, 2 wrong usage, 3 the runs are INVALID or cannot be compared, 4 a regression.
     """

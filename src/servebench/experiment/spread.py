@@ -24,8 +24,7 @@ POWER = 0.95
 
 ONE_PLAN, PAIRS, APART = "one plan", "pairs", "separate plans"
 
-# Variance of the median of n standard normal values; exact for these n, by numerical integration of the order
-# statistics' moments.
+# Variance of the median of n standard normal values, by the moments of their order statistics, to four digits.
 _MEDIAN_VARIANCE = (1.0, 0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104, 0.1682, 0.1661, 0.1383)
 
 Logs = NDArray[np.float64]
@@ -110,7 +109,7 @@ def _two_samples(design: str, base: Logs, cand: Logs) -> Shift:
 def median_variance(n: int) -> float:
     """Variance of the median of `n` independent normal values in units of theirs.
 
-    Exact up to ten; beyond, π/(2n + π − 2), which errs by less than 1 % for odd n and upwards for even ones.
+    From a table up to ten; beyond, π/(2n + π − 2), which errs by less than 1 % for odd n and upwards for even ones.
     """
     return _MEDIAN_VARIANCE[n - 1] if n <= len(_MEDIAN_VARIANCE) else math.pi / (2 * n + math.pi - 2)
 

@@ -110,12 +110,16 @@ def sentence(check: dict[str, Any]) -> str:
 
 
 def legend(gate: dict[str, Any]) -> str:
-    """What the columns mean."""
+    """What the columns mean, and how often equal code passes where that is known."""
     sources = dict.fromkeys(each["source"] for each in gate["checks"])
     said = "; ".join(SOURCES[source] for source in sources)
+    text = f"Medians over the runs; failed requests counted. Limits: {said}."
+    relative = [each for each in gate["checks"] if each["change"] is not None]
+    if not relative or gate["strict"] or any(each["noise"] is None for each in relative):
+        return text
     return (
-        f"Medians over the runs; failed requests counted. Limits: {said}. Finds: the true change that fails in 95 % of "
-        f"gates. Equal code passes {share(gate['confidence'])} of gates at least."
+        f"{text} Finds: the true change that fails in 95 % of gates. "
+        f"Equal code passes at least {share(gate['confidence'])} of gates."
     )
 
 
