@@ -20,8 +20,8 @@ as if nothing had happened.
     "cells": [str],                  # names below cells/
     "decision": "pass" | "fail" | "undecided", "binding": str | None, "reason": str,
     "attainment": {"ttft p95": {"value": float, "low": float, "high": float, "target": 0.95, "decision": str}},
-    "backlog": {"growth": float | None, "z": .., "limit": float, "decision": str},
-               # growth: share of the offered requests that piled up in the measured window
+    "backlog": {"growth": float, "requests": float, "z": float, "limit": float, "decision": str} | None,
+               # growth: share of the offered requests that piled up in the measured window; requests: how many a run
     "failures": {"value": float, "low": float, "high": float, "limit": float, "decision": str},   # share of offered
     "all_objectives": float,         # attainment of the run's `slo`: share of offered requests that met every one
     "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p95_ms": float | None,   # medians over the runs
@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.errors import UsageError
 from servebench.experiment.capacity_result import conclude, rules_of
-from servebench.experiment.evidence import Effort, Evidence, cell_of, gather
+from servebench.experiment.evidence import Effort, Evidence, Recipe, gather
 from servebench.experiment.search import Bounds, Bracket, Confirm, Probe, next_step
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ class Settings:
         precision: see `Bounds`.
         runs: first runs of each rate.
         most_runs: runs of a rate before they get longer.
-        budget_s: no further run begins once all together took so long. It is not part of the question, so that an
-            experiment that has spent its budget goes on with a larger one.
         confidence: of each decision, over all looks at the runs of a rate.
         duration_s: measured window of a run; None takes the scenario's.
     """
@@ -88,7 +86,6 @@ class Settings:
     precision: float = 0.1
     runs: int = 2
     most_runs: int = 6
-    budget_s: float = 7200.0
     confidence: float = 0.95
     duration_s: float | None = None
 
@@ -142,6 +139,11 @@ def _guess(load: Load, most: float | None) -> float:
 def search(campaign: Campaign, budget_s: float) -> Document:
     """Run cells until the bracket is found, confirmed and as narrow as asked, or the budget is spent; see `judge`.
 
+    Args:
+        campaign: its directory holds the question.
+        budget_s: no further run begins once all together took so long. It is not part of the question, so that an
+            experiment that has spent its budget goes on with a larger one.
+
     Raises:
         UsageError: the directory cannot be written to.
         KeyboardInterrupt: of the user; what is finished is stored.
@@ -162,20 +164,26 @@ def judge(directory: ExperimentDir) -> Document:
 
 def next_cell(asked: Document, found: Sequence[Evidence], budget_s: float) -> Cell | None:
     """The cell that the search needs next; None when it is at its end."""
-    rules, effort, bounds = rules_of(asked), Effort(**asked["effort"]), Bounds(**asked["bounds"])
+    rules, recipe, bounds = rules_of(asked), _recipe(asked), Bounds(**asked["bounds"])
     if not found:
-        return _cell(asked, Evidence(1, bounds.first))
+        return recipe.cell(1, bounds.first, 1)
     if sum(each.seconds for each in found) >= budget_s or _never_ran(found):
         return None
-    begun = next((each for each in found if each.is_begun(rules, effort)), None)
-    if begun is not None:
-        return _cell(asked, begun, held_out=bool(begun.held_out))
-    step = next_step(bounds, [each.known(rules, effort) for each in found])
+    for each in found:
+        if each.lacks_own(rules, recipe.effort) or each.lacks_held_out(recipe.effort):
+            return recipe.next_of(each, held_out=each.lacks_held_out(recipe.effort))
+    step = next_step(bounds, [each.known(rules, recipe.effort) for each in found])
     if isinstance(step, Bracket):
         return None
     if isinstance(step, Probe):
-        return _cell(asked, Evidence(len(found) + 1, step.rate))
-    return _cell(asked, next(e for e in found if e.rate == step.rate), held_out=isinstance(step, Confirm))
+        return recipe.cell(len(found) + 1, step.rate, 1)
+    return recipe.next_of(next(e for e in found if e.rate == step.rate), held_out=isinstance(step, Confirm))
+
+
+def first_cells(asked: Document) -> list[Cell]:
+    """The first runs of the first rate."""
+    recipe = _recipe(asked)
+    return [recipe.cell(1, asked["bounds"]["first"], run) for run in range(1, recipe.effort.runs + 1)]
 
 
 def _never_ran(found: Sequence[Evidence]) -> bool:
@@ -184,14 +192,18 @@ def _never_ran(found: Sequence[Evidence]) -> bool:
     return len(found) == 1 and len(outcomes) > 1 and all(outcome.status == "failed" for outcome in outcomes)
 
 
-def _cell(asked: Document, found: Evidence, held_out: bool = False) -> Cell:
-    seed = int(asked["scenario"]["seed"]["arrivals"])
-    return cell_of(found, held_out, Effort(**asked["effort"]), seed, _law(asked["scenario"]), asked["duration_s"])
+def _recipe(asked: Document) -> Recipe:
+    scenario = asked["scenario"]
+    return Recipe(
+        effort=Effort(**asked["effort"]),
+        seed=scenario["seed"]["arrivals"],
+        law=_law(scenario["load"]),
+        duration_s=asked["duration_s"],
+    )
 
 
-def _law(scenario: Document) -> str:
+def _law(load: Document) -> str:
     """The override that sets the rate of the load's own law."""
-    load = scenario["load"]
     stage = load["stages"][0] if "stages" in load else load
     if "gamma" in stage:
         return f"load.gamma={{{{rate: {{rate}}, cv: {stage['gamma']['cv']}}}}}"

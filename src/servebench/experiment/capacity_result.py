@@ -137,7 +137,13 @@ def _share(share: Share) -> Document:
 
 
 def _backlog(backlog: Backlog) -> Document:
-    return {"growth": backlog.growth, "z": backlog.z, "limit": backlog.limit, "decision": str(backlog.decision)}
+    return {
+        "growth": backlog.growth,
+        "requests": backlog.piled,
+        "z": backlog.z,
+        "limit": backlog.limit,
+        "decision": str(backlog.decision),
+    }
 
 
 def _failures(share: Share) -> Document:

@@ -92,13 +92,15 @@ class Evidence:
             return Known(self.rate, Decision.UNDECIDED, leans_pass=False, exhausted=True)
         return Known(self.rate, Decision.PASS, leans_pass=True, exhausted=exhausted)
 
-    def is_begun(self, rules: Rules, effort: Effort) -> bool:
-        """Whether runs are still missing for the next look; a clear overload needs no second run."""
-        if len(self.held_out) % effort.runs and len(self.held_out) < effort.most_runs:
-            return True
+    def lacks_own(self, rules: Rules, effort: Effort) -> bool:
+        """Whether the search's runs are between two looks; a clear overload needs no second run."""
         if len(self.own) == 1 and self.usable and overloaded(self.usable[0], rules):
             return False
         return len(self.own) < effort.looks[-1] and len(self.own) not in effort.looks
+
+    def lacks_held_out(self, effort: Effort) -> bool:
+        """Whether the runs that confirm are between two looks."""
+        return 0 < len(self.held_out) < effort.most_runs and len(self.held_out) not in effort.looks
 
 
 def _usable(outcomes: Iterable[Outcome]) -> list[Summary]:
@@ -115,23 +117,34 @@ def gather(outcomes: Iterable[Outcome]) -> list[Evidence]:
     return [rates[number] for number in sorted(rates)]
 
 
-def cell_of(found: Evidence, held_out: bool, effort: Effort, seed: int, law: str, duration_s: float) -> Cell:
-    """The next cell at a rate: ``p03-r2.83-s1``, or ``p03-r2.83-h1`` with a held-out seed.
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a cell is made.
 
-    Args:
-        found: what there is at the rate.
-        held_out: whether it is to confirm.
+    Attributes:
         effort: how long it is.
         seed: of the first run; all rates share their seeds, so that luck shifts all of them the same way.
         law: an override that sets the rate, with ``{rate}`` in it.
         duration_s: measured window of the first runs.
     """
-    run = len(found.held_out if held_out else found.own) + 1
-    length = 1.0 if held_out else effort.length(run)
-    name = f"{'h' if held_out else 's'}{run}"
-    return Cell(
-        name=f"p{found.number:02}-r{found.rate:g}-{name}",
-        labels={"probe": found.number, "rate": found.rate, "run": name},
-        overrides=(law.format(rate=found.rate), f"load.duration={duration_s * length:g}"),
-        seed=seed + run - 1 + HELD_OUT_SEED * held_out,
-    )
+
+    effort: Effort
+    seed: int
+    law: str
+    duration_s: float
+
+    def next_of(self, found: Evidence, held_out: bool = False) -> Cell:
+        """The next cell at a rate."""
+        done = found.held_out if held_out else found.own
+        return self.cell(found.number, found.rate, len(done) + 1, held_out)
+
+    def cell(self, number: int, rate: float, run: int, held_out: bool = False) -> Cell:
+        """Run `run` (from 1) of the probe `number`: ``p03-r2.83-s1``, with a held-out seed ``p03-r2.83-h1``."""
+        name = f"{'h' if held_out else 's'}{run}"
+        length = 1.0 if held_out else self.effort.length(run)
+        return Cell(
+            name=f"p{number:02}-r{rate:g}-{name}",
+            labels={"probe": number, "rate": rate, "run": name},
+            overrides=(self.law.format(rate=rate), f"load.duration={self.duration_s * length:g}"),
+            seed=self.seed + run - 1 + HELD_OUT_SEED * held_out,
+        )

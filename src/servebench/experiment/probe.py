@@ -23,9 +23,11 @@ SETTLING = 8.0  # independent samples that the estimate of their number costs: s
 BLOCK_WEIGHT = 2.0  # runs that the blocks of all runs together count for, beside the runs themselves
 DEGREES = 5  # of freedom that the blocks add to those of the runs
 CLEAR_LEVEL = 0.001  # a single run decides alone only below this chance of error
+CLEAR_GROWTH = 3.0  # or with a backlog that grows so many times its limit
 CLEAR_MARGIN = 0.5  # and without a miss in several runs, a largest value below this share of the limit is a pass
 FAILED_LIMIT = 0.01
 STEADY_Z, GROWING_Z = 1.3, 3.0  # of the trends of all runs together: below, nothing grows; above, something does
+FEW = 3.0  # requests that pile up in a run are no backlog, however few were offered
 BY_SERVER = ("server.failures", "server.unfinished")  # an INVALID run's codes that tell of the server, not of the tool
 
 
@@ -70,19 +72,29 @@ class Backlog:
 
     Attributes:
         growth: of the requests in flight over the measured window, as a share of those offered; mean of the runs.
+        piled: the same in requests a run.
         z: of the Mann-Kendall tests of all runs together (Stouffer).
         limit: of the growth.
     """
 
-    growth: float | None
-    z: float | None
+    growth: float
+    piled: float
+    z: float
     limit: float
-    decision: Decision
 
     @property
     def lack(self) -> float:
-        """How far the growth is beyond its limit, in limits; above 0 is beyond."""
-        return -1.0 if self.growth is None else self.growth / self.limit - 1
+        """How far the growth is beyond its limit, in limits; above 0 is beyond it and not merely by chance."""
+        beyond = self.growth / self.limit - 1
+        return beyond if self.piled > FEW and self.z >= STEADY_Z else min(beyond, 0.0)
+
+    @property
+    def decision(self) -> Decision:
+        """Fail when it grows beyond doubt, pass when nothing does."""
+        if self.lack > 0 and self.z > GROWING_Z:
+            return Decision.FAIL
+        steady = self.growth <= self.limit and self.z < STEADY_Z
+        return Decision.PASS if steady or self.piled <= FEW else Decision.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ def judge(runs: Sequence[Summary], rules: Rules) -> Judgement:
 
 def overloaded(run: Summary, rules: Rules) -> bool:
     """Whether a single run shows so clear a failure that no other is needed."""
-    return judge([run], replace(rules, level=CLEAR_LEVEL)).decision is Decision.FAIL
+    return judge([run], Rules(CLEAR_LEVEL, CLEAR_GROWTH * rules.growth)).decision is Decision.FAIL
 
 
 def objectives(summary: Summary) -> dict[str, float]:
@@ -266,28 +278,24 @@ def _backlog(runs: Sequence[Summary], limit: float) -> Backlog:
     Growth is Theil-Sen's trend of the window, as a share of the offered requests: under overload, by how much the rate
     exceeds what the server carries.
     """
-    found = [_growth(run) for run in runs]
-    growth = sum(each for each, _ in found) / len(found)
+    found = [_trend(run) for run in runs]
+    offered = sum(run["cohort"]["planned"] for run in runs)
+    piled = sum(each for each, _ in found)
     z = sum(each for _, each in found) / math.sqrt(len(found))
-    if growth > limit and z > GROWING_Z:
-        return Backlog(growth, z, limit, Decision.FAIL)
-    steady = growth <= limit and (z < STEADY_Z or growth <= 0)
-    return Backlog(growth, z, limit, Decision.PASS if steady else Decision.UNDECIDED)
+    return Backlog(piled / offered if offered else 0.0, piled / len(found), z, limit)
 
 
-def _growth(run: Summary) -> tuple[float, float]:
-    """(growth, z) of a run; without a level that could be told from none, nothing grows."""
+def _trend(run: Summary) -> tuple[float, float]:
+    """(requests that piled up, z) of a run; where no level can be told from none, nothing grows."""
     drift: Mapping[str, Any] = next((d for d in run["stationarity"] if d["name"] == "in flight"), {})
     change, z, level = drift.get("change"), drift.get("z"), run["concurrency"]["total"]["window_mean"]
-    if change is None or z is None or not level or not run["cohort"]["planned"]:
-        return 0.0, 0.0
-    return change * level / run["cohort"]["planned"], z
+    return (0.0, 0.0) if change is None or z is None or not level else (change * level, z)
 
 
 def _words(binding: str, part: Share | Backlog, decision: Decision) -> str:
     """What binds, in a sentence."""
     if isinstance(part, Backlog):
-        grown = f"{100 * (part.growth or 0.0):.1f} % of the offered requests piled up"
+        grown = f"{100 * part.growth:.1f} % of the offered requests piled up"
         return f"{grown}, limit {100 * part.limit:g} %" if part.lack > 0 else f"{grown}: no growth beyond chance"
     if part.value is None:
         return f"{binding}: nothing was measured"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MARGIN = 1 + 1e-9  # of comparisons of ratios
+FUTILE = 2.0  # so many times beyond the first rate that could not be decided, others will not be either
 DIGITS = 3  # of a rate; one more where rates lie closer than these tell apart
 FINE_PRECISION = 0.04
 
@@ -193,7 +194,12 @@ def _end(bounds: Bounds, rates: Sequence[Known], wanted: Decision) -> Step | Non
             return More(item.rate)
         edge = item.rate
     outwards = None if edge is None else _away(bounds, edge, wanted)
-    return Probe(outwards) if outwards is not None and bounds.least <= outwards <= (bounds.most or math.inf) else None
+    return Probe(outwards) if outwards is not None and _sensible(bounds, outwards, rates[0].rate) else None
+
+
+def _sensible(bounds: Bounds, rate: float, start: float) -> bool:
+    """Whether a step away from rates that could not be decided is allowed, and not yet futile."""
+    return bounds.least <= rate <= (bounds.most or math.inf) and start / FUTILE <= rate <= start * FUTILE
 
 
 def _descend(bounds: Bounds, rates: Sequence[Known]) -> Step | None:
