@@ -160,6 +160,7 @@ def correctness(verdict: str = "same") -> dict[str, Any]:
                 "within": 0.2,
                 "first_difference": 12,
                 "unit": "token",
+                "margin": 0.31,
             }
         ],
     }

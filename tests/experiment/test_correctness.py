@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servebench.experiment.answers import Answers, agreement, distances, first_difference
+from servebench.experiment.answers import Answers, agreement, distances, first_difference, margin_at
 from servebench.experiment.cell import Cell, Outcome
-from servebench.experiment.correctness import DIFFERS, NOT_JUDGED, SAME, exchange_p, judge, of
+from servebench.experiment.correctness import DIFFERS, NEAR_TIES, NOT_JUDGED, SAME, exchange_p, judge, of
 
 _numbers = count(1)
 
 
-def answer(text: str, ids: list[int] | None = None, finish: str = "length", words: int = 8) -> dict[str, Any]:
+def answer(
+    text: str, ids: list[int] | None = None, finish: str = "length", words: int = 8, margins: Any = None
+) -> dict[str, Any]:
     return {
+        "margins": margins,
         "sha": text,
         "text": text,
         "token_ids": ids,
@@ -38,11 +41,11 @@ def runs(number: int, *texts: str) -> list[Answers]:
     return [run(*texts) for _ in range(number)]
 
 
-def outcome(folder: Path, arm: str, texts: list[str], manifest: dict[str, Any] | None = None) -> Outcome:
+def outcome(folder: Path, arm: str, texts: list[str], manifest: dict[str, Any] | None = None, **known: Any) -> Outcome:
     """A cell with a run directory, as `ask_probes` leaves it."""
     path = folder / f"{arm}-{next(_numbers)}"
     path.mkdir()
-    probes = [{"prompt_id": f"p{i}", "reason": None, **answer(text)} for i, text in enumerate(texts)]
+    probes = [{"prompt_id": f"p{i}", "reason": None, **answer(text, **known)} for i, text in enumerate(texts)]
     (path / "probes.json").write_text(json.dumps(probes))
     told = {"probes": {"asked": len(texts), "answered": len(texts), "reason": None}}
     cell = Cell(path.name, {"arm": arm})
@@ -126,6 +129,46 @@ class TestJudge:
         assert judge(runs(2, "a"), other).reason == "the arms were not asked the same probes"
 
 
+class TestNearTies:
+    """Answers of three tokens that part at the second; `sure` is each arm's margin there."""
+
+    def judged(self, tmp_path: Path, sure: float | None, each: int = 4) -> dict[str, Any]:
+        texts = {"base": [1, 2, 3], "cand": [1, 5, 6]}
+        arms = {
+            arm: [outcome(tmp_path, arm, [str(ids)], ids=ids, margins=[2.0, sure, 0.0]) for _ in range(each)]
+            for arm, ids in texts.items()
+        }
+        return of(arms, "base")
+
+    def test_a_tie_that_fell_the_other_way_is_no_wrong_answer(self, tmp_path: Path) -> None:
+        found = self.judged(tmp_path, 0.02)
+        assert found["verdict"] == NEAR_TIES
+        assert "within 0.02 in log p" in found["reason"]
+        assert found["comparisons"][0]["differing"][0]["margin"] == 0.02
+        assert found["comparisons"][0]["p"] == 2 / 70
+
+    @pytest.mark.parametrize("sure", [0.5, None])
+    def test_a_choice_that_was_sure_or_is_not_told_is(self, tmp_path: Path, sure: float | None) -> None:
+        assert self.judged(tmp_path, sure)["verdict"] == DIFFERS
+
+    def test_few_runs_are_enough_to_see_it(self, tmp_path: Path) -> None:
+        assert self.judged(tmp_path, 0.02, each=2)["verdict"] == NEAR_TIES
+        assert self.judged(tmp_path, 0.5, each=2)["verdict"] == NOT_JUDGED
+
+    @pytest.mark.parametrize(
+        ("a", "b", "place", "unit", "margin"),
+        [
+            ([1.0, 0.1], [1.0, 0.3], 2, "token", 0.3),
+            ([1.0, None], [1.0, 0.3], 2, "token", None),
+            ([1.0], [1.0, 0.3], 2, "token", None),
+            (None, [1.0, 0.3], 1, "token", None),
+            ([1.0], [1.0], 1, "word", None),
+        ],
+    )
+    def test_margin(self, a: Any, b: Any, place: int, unit: str, margin: float | None) -> None:
+        assert margin_at({"margins": a}, {"margins": b}, place, unit) == margin
+
+
 class TestExchange:
     def test_false_alarms_stay_at_the_level(self) -> None:
         """Equal arms whose 16 probes each fall either way at random: p ≤ 5 % in at most 5 % of experiments."""
@@ -175,7 +218,15 @@ class TestOf:
         assert compared["finish_reasons"] == {"agreement": 1.0, "within": 1.0}
         assert compared["p"] == compared["p_adjusted"] == 2 / 70
         assert compared["differing"] == [
-            {"prompt_id": "p1", "words": 8, "agreement": 0.0, "within": 1.0, "first_difference": 2, "unit": "word"}
+            {
+                "prompt_id": "p1",
+                "words": 8,
+                "agreement": 0.0,
+                "within": 1.0,
+                "first_difference": 2,
+                "unit": "word",
+                "margin": None,
+            }
         ]
         json.dumps(found, allow_nan=False)
 

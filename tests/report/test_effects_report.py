@@ -174,7 +174,7 @@ class TestReport:
             "chance to find a true effect of 3 % with them: 83 %",
             "r03-128: the server died",
             "93.8 % of 16 probes answered alike (95 % within an arm), p 0.40",
-            "1500-word prompt from token 12 on",
+            "1500-word prompt from token 12 on (margin 0.31)",
             "KV cache in use, p95 40 % 50 % +25.0 %",
             "not measured: energy per output token",
             f"✔ {KEY}: 2048 → 128",

@@ -146,6 +146,61 @@ class TestAsking:
         assert "canary" not in (tmp_path / "run" / "probes.json").read_text()
 
 
+class TestMargins:
+    def test_of_a_chat(self) -> None:
+        best = [{"token": "a", "logprob": -0.25}, {"token": "b", "logprob": -1.5}]
+        told = {"content": [{"top_logprobs": best}, {"top_logprobs": best[:1]}, {"top_logprobs": None}]}
+        assert probing.margins(told) == [1.25, None, None]
+
+    def test_of_a_completion(self) -> None:
+        assert probing.margins({"top_logprobs": [{"a": -2.0, "b": -0.5}, None, {"a": -1.0}]}) == [1.5, None, None]
+
+    @pytest.mark.parametrize("told", [None, {}, {"content": None}, {"top_logprobs": None}])
+    def test_of_an_answer_without(self, told: Any) -> None:
+        assert probing.margins(told) is None
+
+
+class TestOfVllm:
+    """What only vLLM is asked for: ids, margins, and a prefix cache of the run's own."""
+
+    def serve(self, bodies: list[dict[str, Any]], takes_all: bool) -> Callable[[Any], Script]:
+        def reply(seen: Any) -> Script:
+            if seen.path == "/v1/models":
+                return json_response(200, {"data": [{"id": "m", "owned_by": "vllm"}]})
+            if seen.path != EVENTS.path:
+                return json_response(404, {})
+            body = seen.json()
+            if body.get("stream"):
+                return tokens(10)
+            if "temperature" not in body:
+                return json_response(200, EVENTS.whole("tok", usage(len(body["messages"][0]["content"].split()), 1)))
+            bodies.append(body)
+            if "logprobs" in body and not takes_all:
+                return json_response(400, {"error": {"message": "logprobs: too many"}})
+            answer = EVENTS.whole("tok", usage(9, 1))
+            logprobs = {"content": [{"top_logprobs": [{"logprob": -0.1}, {"logprob": -0.4}]}]}
+            answer["choices"][0] |= {"token_ids": [7], "logprobs": logprobs}
+            return json_response(200, answer)
+
+        return reply
+
+    def test_ids_and_margins_are_kept(self, tmp_path: Path) -> None:
+        bodies: list[dict[str, Any]] = []
+        with ScriptedServer(self.serve(bodies, takes_all=True)) as server:
+            result = execute(scenario(tmp_path, LOAD), server.url, tmp_path / "run", probes=2, telemetry=False)
+        found = json.loads((tmp_path / "run" / "probes.json").read_text())
+        assert [(probe["token_ids"], probe["margins"]) for probe in found] == [([7], [0.3])] * 2
+        assert {(body["logprobs"], body["top_logprobs"], body["return_token_ids"]) for body in bodies} == {(1, 2, 1)}
+        assert {body["cache_salt"] for body in bodies} == {str(result.rundir.manifest["plan"]["salt"])}
+
+    def test_a_version_that_refuses_them_is_asked_without(self, tmp_path: Path) -> None:
+        bodies: list[dict[str, Any]] = []
+        with ScriptedServer(self.serve(bodies, takes_all=False)) as server:
+            result = execute(scenario(tmp_path, LOAD), server.url, tmp_path / "run", probes=3, telemetry=False)
+        assert result.rundir.manifest["probes"]["answered"] == 3
+        assert ["logprobs" in body for body in bodies] == [True, False, False, False]
+
+
 class TestSimulatedEngine:
     def texts(self, tmp_path: Path, name: str, **options: Any) -> list[dict[str, Any]]:
         load = {"constant": "20/s", "requests": 2, "drain": "5s"}

@@ -75,3 +75,11 @@ def first_difference(a: Answer, b: Answer) -> tuple[int, str]:
     left, right = ids if unit == "token" else (a["text"].split(), b["text"].split())
     place = next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), min(len(left), len(right)))
     return place + 1, unit
+
+
+def margin_at(a: Answer, b: Answer, place: int, unit: str) -> float | None:
+    """How sure both were of their own token where they part: the larger of the two margins, None where not told."""
+    found = [answer.get("margins") or [] for answer in (a, b)]
+    if unit != "token" or any(len(margins) < place or margins[place - 1] is None for margins in found):
+        return None
+    return float(max(margins[place - 1] for margins in found))

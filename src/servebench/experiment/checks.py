@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from servebench.experiment.correctness import NEAR_TIES
 from servebench.experiment.differences import Difference, differences
 from servebench.experiment.effect import BETTER, WORSE, Effect
 from servebench.experiment.findings import FAIL, OK, WARN, Code, brief, code, shorten
@@ -170,5 +171,7 @@ def answers(correctness: Document | None) -> Code:
         return code("correctness.answers", OK, f"whether the arms answer alike was not judged{why}")
     if correctness["verdict"] == "same":
         return code("correctness.answers", OK, "the arms answer alike")
+    if correctness["verdict"] == NEAR_TIES:
+        return code("correctness.answers", OK, f"the arms answer alike but for near-ties: {correctness['reason']}")
     text = "the arms' answers differ by more than one arm's own do from run to run"
     return code("correctness.answers", WARN, text, "a speed-up that changes answers is no speed-up: look at them first")

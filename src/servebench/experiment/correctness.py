@@ -7,9 +7,14 @@ well be of the other arm, so p is the share of all divisions of the runs into tw
 (exact up to 20,000 divisions, else so many at random). Where all answers of all runs are the same there is nothing to
 test: "same". Where the number of runs can never reach the level and the answers differ, nothing is claimed.
 
+A change of settings that only changes the order of sums (a chunk's size, a batch's) moves logits by rounding. Answers
+that part only where both arms' own two best tokens lay within `NEAR_TIE` of each other are told apart from others,
+"differs at near-ties only", where the server tells the log probabilities: that is rounding, and no wrong answer.
+
 Shape of the result (`of`)::
 
-    {"verdict": "same" | "differs beyond A/A" | "not judged", "reason": str, "alpha": 0.05,
+    {"verdict": "same" | "differs at near-ties only" | "differs beyond A/A" | "not judged",
+     "reason": str, "alpha": 0.05,
      "probes": 16,                              # most that a run was asked
      "arms": {NAME: {"runs": 6, "answered": 96, "asked": 96, "agreement": 1.0 | null,       # A/A: among its own runs
                      "output_tokens": 31.2 | null,                                       # mean of an answer
@@ -19,7 +24,8 @@ Shape of the result (`of`)::
                       "lengths": {"agreement", "within"}, "finish_reasons": {"agreement", "within"},
                       "p": 0.002 | null, "p_adjusted": 0.004 | null, "least_p": 0.002 | null,
                       "differing": [{"prompt_id", "words": 1500, "agreement": 0.0, "within": 1.0,
-                                     "first_difference": 12, "unit": "token" | "word"}]}],   # the median place
+                                     "first_difference": 12, "unit": "token" | "word",        # the median place
+                                     "margin": 0.03 | null}]}],            # the largest at which two runs part
      "definition": str}
 """
 
@@ -35,10 +41,12 @@ from typing import Any
 
 import numpy as np
 
-from servebench.experiment.answers import ASPECTS, Answers, Floats, agreement, distances, first_difference
+from servebench.experiment.answers import ASPECTS, Answers, Floats, agreement, distances, first_difference, margin_at
 from servebench.experiment.cell import Outcome
 
 SAME, DIFFERS, NOT_JUDGED = "same", "differs beyond A/A", "not judged"
+NEAR_TIES = "differs at near-ties only"
+NEAR_TIE = 0.125  # in log p: two steps of a bfloat16 logit between 8 and 16
 ALPHA = 0.05
 MOST = 20_000  # divisions of the runs; more are drawn at random
 SEED = 20_240_601
@@ -76,14 +84,15 @@ def of(outcomes_by_arm: Mapping[str, Sequence[Outcome]], base: str, alpha: float
     answers = {arm: [Answers.of(outcome) for outcome in outcomes] for arm, outcomes in outcomes_by_arm.items()}
     others = [arm for arm in answers if arm != base]
     judged = _corrected({arm: judge(answers[base], answers[arm], alpha) for arm in others}, alpha)
-    verdict, reason = _overall({arm: judgement for arm, (judgement, _) in judged.items()})
+    compared = [_comparison(arm, *judged[arm], answers[base], answers[arm]) for arm in others]
+    verdict, reason = _overall(compared)
     return {
         "verdict": verdict,
         "reason": reason,
         "alpha": alpha,
         "probes": max((run.asked for runs in answers.values() for run in runs), default=0),
         "arms": {arm: _arm(runs) for arm, runs in answers.items()},
-        "comparisons": [_comparison(arm, *judged[arm], answers[base], answers[arm]) for arm in others],
+        "comparisons": compared,
         "definition": DEFINITION,
     }
 
@@ -158,14 +167,14 @@ def _after_holm(found: Judgement, adjusted: float | None, alpha: float) -> Judge
     return replace(found, verdict=NOT_JUDGED, reason="answers differ, but not clearly enough among so many arms")
 
 
-def _overall(judged: Mapping[str, Judgement]) -> tuple[str, str]:
+def _overall(compared: Sequence[Document]) -> tuple[str, str]:
     """The worst verdict, with the arms that have it."""
-    for verdict in (DIFFERS, NOT_JUDGED):
-        if arms := [arm for arm, judgement in judged.items() if judgement.verdict == verdict]:
-            return verdict, f"{', '.join(arms)}: {judged[arms[0]].reason}"
-    if not judged:
+    for verdict in (DIFFERS, NOT_JUDGED, NEAR_TIES):
+        if found := [each for each in compared if each["verdict"] == verdict]:
+            return verdict, f"{', '.join(each['arm'] for each in found)}: {found[0]['reason']}"
+    if not compared:
         return NOT_JUDGED, "there is no arm to hold against the base"
-    reasons = list(dict.fromkeys(judgement.reason for judgement in judged.values()))
+    reasons = list(dict.fromkeys(each["reason"] for each in compared))
     return SAME, reasons[0] if len(reasons) == 1 else "no arm differs more than runs of one arm do"
 
 
@@ -189,6 +198,8 @@ def _comparison(
 ) -> Document:
     texts, lengths, reasons = (_agreements(base, cand, aspect) for aspect in ASPECTS)
     common = _probes(base) & _probes(cand)
+    differing = [d for probe in sorted(common) if (d := _differing(probe, base, cand)) is not None]
+    found = _excused(found, differing)
     return {
         "arm": arm,
         "verdict": found.verdict,
@@ -200,8 +211,17 @@ def _comparison(
         "p": found.p,
         "p_adjusted": adjusted,
         "least_p": found.least_p,
-        "differing": [d for probe in sorted(common) if (d := _differing(probe, base, cand)) is not None],
+        "differing": differing,
     }
+
+
+def _excused(found: Judgement, differing: Sequence[Document]) -> Judgement:
+    """The judgement when all differences begin at near-ties."""
+    known = [each["margin"] for each in differing]
+    if found.verdict == SAME or not known or any(margin is None or margin > NEAR_TIE for margin in known):
+        return found
+    reason = f"the arms part only where two tokens were within {max(known):.2g} in log p of each other"
+    return replace(found, verdict=NEAR_TIES, reason=reason)
 
 
 def _agreements(base: Sequence[Answers], cand: Sequence[Answers], aspect: str) -> Document:
@@ -214,18 +234,20 @@ def _agreements(base: Sequence[Answers], cand: Sequence[Answers], aspect: str) -
 def _differing(probe: str, base: Sequence[Answers], cand: Sequence[Answers]) -> Document | None:
     """How the arms part in one probe; None where they do not."""
     ours, theirs = ([run.by_probe[probe] for run in runs if probe in run.by_probe] for runs in (base, cand))
-    across = list(product(ours, theirs))
-    apart = [first_difference(a, b) for a, b in across if a["sha"] != b["sha"]]
+    across = [(a, b) for a, b in product(ours, theirs) if a["sha"] != b["sha"]]
+    apart = [first_difference(a, b) for a, b in across]
     if not apart:
         return None
+    sure = [margin_at(a, b, *place) for (a, b), place in zip(across, apart, strict=True)]
     inside = [a["sha"] == b["sha"] for answers in (ours, theirs) for a, b in combinations(answers, 2)]
     return {
         "prompt_id": probe,
         "words": ours[0]["words"],
-        "agreement": 1 - len(apart) / len(across),
+        "agreement": 1 - len(apart) / (len(ours) * len(theirs)),
         "within": fmean(inside) if inside else None,
         "first_difference": median_low(place for place, _ in apart),
         "unit": apart[0][1],
+        "margin": None if None in sure else max(margin for margin in sure if margin is not None),
     }
 
 

@@ -292,7 +292,7 @@ def correctness_lines(result: Document) -> list[tuple[str, bool]]:
 
 
 def _gate(comparison: Document, found: Document) -> list[tuple[str, bool]]:
-    good = comparison["verdict"] == "same"
+    good = comparison["verdict"] in ("same", "differs at near-ties only")
     head = f"{comparison['arm']}: {comparison['verdict']} ({comparison['reason']})"
     if comparison["agreement"] is None:
         return [(head, good)]
@@ -319,7 +319,8 @@ def _share(found: float | None) -> str:
 
 
 def _parted(each: Document) -> str:
-    return f"{each['words']}-word prompt from {each['unit']} {each['first_difference']} on"
+    sure = f" (margin {each['margin']:.2g})" if each["margin"] is not None else ""
+    return f"{each['words']}-word prompt from {each['unit']} {each['first_difference']} on{sure}"
 
 
 def _more(number_of: int) -> str:

@@ -9,6 +9,7 @@ Shape of probes.json, one entry a probe that was asked::
      "words": 1500, "input_tokens": 1523 | null, "output_tokens": 32 | null, "finish_reason": "length" | null,
      "text": "that wife ..." | null, "token_ids": [17, 4, ...] | null,
      "sha": "9b1f..." | null,                   # sha256 of the text
+     "margins": [1.73, 0.02, ...] | null,       # of each token: how much likelier than the second best (log p), if told
      "reason": str | null}                      # why there is no answer
 """
 
@@ -111,21 +112,30 @@ def _ask(
     """Append an answer for each probe, until `GIVE_UP` of them in a row had none."""
     from servebench.run.asking import client_for
 
-    extras = _extras(scenario, facts, str(rundir.manifest["plan"]["salt"]))
+    extras, plain = _extras(scenario, facts, str(rundir.manifest["plan"]["salt"]))
     with client_for(scenario, options, facts.url, TIMEOUT_S) as client:
         for probe in probes:
-            answers.append(_answer(client, facts, probe, extras))
+            answer = _answer(client, facts, probe, extras)
+            if extras != plain and (answer["reason"] or "").startswith("HTTP 4"):
+                extras = plain  # this version does not take all that we know of its kind
+                answer = _answer(client, facts, probe, extras)
+            answers.append(answer)
             if len(answers) >= GIVE_UP and all(answer["reason"] for answer in answers[-GIVE_UP:]):
                 return
 
 
-def _extras(scenario: Scenario, facts: EndpointFacts, salt: str) -> dict[str, Any]:
-    """What each body has beyond its text: greedy, and where the server takes them, ids and a cache of the run's own."""
+def _extras(scenario: Scenario, facts: EndpointFacts, salt: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What each body has beyond its text: all that tells more, where the engine takes it, and what greedy needs."""
     wishes = {key: value for key, value in scenario.endpoint.extra_body.items() if key not in LEFT_OUT}
-    greedy: dict[str, Any] = {"temperature": 0, "seed": SEED}
-    if facts.engine == "vllm":  # a server that stays up would else find the long texts of the run before in its cache
-        greedy["cache_salt"] = salt
-    return wishes | greedy | ({"return_token_ids": True} if facts.engine in ("vllm", "sim") else {})
+    greedy = wishes | {"temperature": 0, "seed": SEED}
+    more: dict[str, Any] = {}
+    if facts.engine in ("vllm", "sim"):
+        more["return_token_ids"] = True
+    if facts.engine == "vllm":
+        # A server that stays up would else find the long texts of the run before in its cache.
+        more["cache_salt"] = salt
+        more |= {"logprobs": True, "top_logprobs": 2} if facts.api == "chat" else {"logprobs": 2}
+    return greedy | more, greedy
 
 
 def _answer(client: httpx.Client, facts: EndpointFacts, probe: Probe, extras: dict[str, Any]) -> Answer:
@@ -166,11 +176,31 @@ def _read(probe: Probe, response: httpx.Response) -> Answer:
         text=text,
         token_ids=choice.get("token_ids"),
         sha=sha256(text.encode()).hexdigest(),
+        margins=margins(choice.get("logprobs")),
     )
 
 
+def margins(logprobs: Any) -> list[float | None] | None:
+    """How much likelier each token was than the second best, as a difference of log p, from either API's `logprobs`.
+
+    None where there are none; of a token that has no second, None.
+    """
+    if not isinstance(logprobs, dict):
+        return None
+    if isinstance(places := logprobs.get("content"), list):
+        return [_margin([each.get("logprob") for each in place.get("top_logprobs") or []]) for place in places]
+    if isinstance(places := logprobs.get("top_logprobs"), list):
+        return [_margin(list((place or {}).values())) for place in places]
+    return None
+
+
+def _margin(found: Sequence[float | None]) -> float | None:
+    known = sorted((value for value in found if value is not None), reverse=True)
+    return round(known[0] - known[1], 6) if len(known) > 1 else None
+
+
 def _record(probe: Probe, **known: Any) -> Answer:
-    keys = ("input_tokens", "output_tokens", "finish_reason", "text", "token_ids", "sha", "reason")
+    keys = ("input_tokens", "output_tokens", "finish_reason", "text", "token_ids", "sha", "margins", "reason")
     return {"prompt_id": probe.id, "words": probe.words, **{key: known.get(key) for key in keys}}
 
 
