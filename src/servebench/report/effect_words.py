@@ -13,12 +13,12 @@ Document = Mapping[str, Any]
 _LATENCIES = {"ttft": "TTFT", "ttft_service": "TTFT (sent)", "ttfv": "TTFV", "itl": "ITL", "icl": "ICL", "tpot": "TPOT"}
 _LATENCIES |= {"e2e": "E2E", "e2e_service": "E2E (sent)", "stall": "stall"}
 _SHORT = {
-    "output_tokens_per_s": "output tokens/s",
-    "input_tokens_per_s": "input tokens/s",
+    "output_tokens_per_s": "tokens/s out",
+    "input_tokens_per_s": "tokens/s in",
     "total_tokens_per_s": "tokens/s",
     "requests_per_s": "requests/s",
     "goodput_per_s": "goodput/s",
-    "attainment": "SLO attainment",
+    "attainment": "attainment",
     "failed_share": "failed share",
     "j_per_output_token": "J per token",
     "j_per_request": "J per request",
