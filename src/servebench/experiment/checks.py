@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from servebench.experiment.caches import cache_state
 from servebench.experiment.correctness import NEAR_TIES
 from servebench.experiment.differences import Difference, differences
 from servebench.experiment.effect import BETTER, WORSE, Effect
@@ -38,6 +39,7 @@ def of_ab(
         *reach(effects),
         one_variable(found, {arm.name: schedule.design.variables(arm.name) for arm in schedule.design.running[1:]}),
         changed(schedule.used),
+        caches(used),
         noise_of(noise),
         answers(correctness),
     ]
@@ -151,6 +153,19 @@ def lost_cells(sets: Sequence[RunSet]) -> list[Code]:
     """Cells of an experiment's arm that have no run."""
     lost = [f"{cell.cell.name}: {cell.reason}" for each in sets for cell in each.lost]
     return [code("runs.lost", WARN, f"lost: {shorten(lost)}", "run what failed once more")] if lost else []
+
+
+def caches(outcomes: Sequence[Outcome]) -> Code:
+    """Whether every run began with an empty prefix cache: by the server's word, and by its own hit counters."""
+    states = {outcome.cell.name: cache_state(outcome.manifest, outcome.summary) for outcome in outcomes}
+    warm = [name for name, state in states.items() if state.verified is False]
+    if warm:
+        text = f"{shorten(warm)}: prompts were found in the prefix cache beyond what the scenario intends"
+        return code("caches.empty", WARN, text, "--reset-caches, or a server started for each run")
+    verified = sum(state.verified is True for state in states.values())
+    emptied = sum(state.done for state in states.values())
+    text = f"the prefix cache was empty before {emptied} of {len(states)} runs, verified by its hits in {verified}"
+    return code("caches.empty", OK, text, "" if emptied == len(states) else "--reset-caches empties it before each run")
 
 
 def noise_of(noise: Document | None) -> Code:
