@@ -53,7 +53,7 @@ def command(
     markdown: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Judge RUNS (run directories, folders of them, or EXPERIMENT:ARM) against a baseline.
+    """Judge RUNS (run directories, folders of them, or EXPERIMENT:ARM) against a baseline.
 
     A baseline is five or more runs of one scenario with one seed, better ten; three candidate runs do. The limits come
     from how far the baseline's own runs lie apart, so that equal code passes 999 of 1000 gates, whatever the noise. A
@@ -64,7 +64,7 @@ def command(
     servebench gate results/new -b results/good -l 'ttft.p99 < +5%' -l 'ttft.p99 < 800ms'
 
     Exit codes: 0 no regression, 2 wrong usage, 3 the runs are INVALID or cannot be compared, 4 a regression.
-    """
+    """  # noqa: D301 - click's mark for lines that stay as they are
     from servebench.experiment.gate import Rules, judge_gate
     from servebench.experiment.gate_runs import load_all
     from servebench.experiment.limits import parse_limit
