@@ -26,8 +26,13 @@ CLEAR_LEVEL = 0.001  # a single run decides alone only below this chance of erro
 CLEAR_GROWTH = 3.0  # or with a backlog that grows so many times its limit
 CLEAR_MARGIN = 0.5  # and without a miss in several runs, a largest value below this share of the limit is a pass
 FAILED_LIMIT = 0.01
-STEADY_Z, GROWING_Z = 1.3, 3.0  # of the trends of all runs together: below, nothing grows; above, something does
+LIKELY_Z, GROWING_Z = 1.3, 3.0  # of the trends of all runs together: below, they may be chance; above, they are not
 FEW = 3.0  # requests that pile up in a run are no backlog, however few were offered
+# A server that carries just what comes piles up about half of the root of it, by chance and with as much spread. Less
+# than WALK roots, by an upper limit that errs in STEADY_LEVEL, is steady. The spread is that of the runs together with
+# what servers with room to spare showed, which counts for USUAL_RUNS runs.
+WALK, STEADY_LEVEL = 0.4, 0.05
+USUAL_SPREAD, USUAL_RUNS = 0.2, 3
 BY_SERVER = ("server.failures", "server.unfinished")  # an INVALID run's codes that tell of the server, not of the tool
 
 
@@ -73,12 +78,16 @@ class Backlog:
     Attributes:
         growth: of the requests in flight over the measured window, as a share of those offered; mean of the runs.
         piled: the same in requests a run.
+        walk: upper limit of the growth in requests, over the root of those offered.
+        room: of `walk`.
         z: of the Mann-Kendall tests of all runs together (Stouffer).
         limit: of the growth.
     """
 
     growth: float
     piled: float
+    walk: float
+    room: float
     z: float
     limit: float
 
@@ -86,15 +95,14 @@ class Backlog:
     def lack(self) -> float:
         """How far the growth is beyond its limit, in limits; above 0 is beyond it and not merely by chance."""
         beyond = self.growth / self.limit - 1
-        return beyond if self.piled > FEW and self.z >= STEADY_Z else min(beyond, 0.0)
+        return beyond if self.piled > FEW and self.z >= LIKELY_Z else min(beyond, 0.0)
 
     @property
     def decision(self) -> Decision:
-        """Fail when it grows beyond doubt, pass when nothing does."""
+        """Fail when it grows beyond doubt, pass when it is steady beyond doubt."""
         if self.lack > 0 and self.z > GROWING_Z:
             return Decision.FAIL
-        steady = self.growth <= self.limit and self.z < STEADY_Z
-        return Decision.PASS if steady or self.piled <= FEW else Decision.UNDECIDED
+        return Decision.PASS if self.walk <= self.room else Decision.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +234,14 @@ def judge_share(parts: Sequence[Part], target: float, pass_level: float, fail_le
 
 
 def _independent(parts: Sequence[Part], value: float, of: int) -> float:
-    """How many independent samples the parts are worth together; at least a little more than none."""
-    most = sum(_worth(part) for part in parts)
-    variance = _variance(parts, value, of)
-    return min(most, value * (1 - value) / variance) if variance > 0 else most
+    """How many independent samples the parts are worth together; never none."""
+    most, variance = sum(_worth(part) for part in parts), _variance(parts, value, of)
+    return min(most, value * (1 - value) / variance) if variance > 0 and 0 < value < 1 else most
 
 
 def _worth(part: Part) -> float:
     effective = part.of if part.effective is None else min(part.effective, part.of)
-    return max(effective - SETTLING, effective / 10)
+    return max(effective - SETTLING, effective / 10, 0.1)
 
 
 def _variance(parts: Sequence[Part], value: float, of: int) -> float:
@@ -279,10 +286,26 @@ def _backlog(runs: Sequence[Summary], limit: float) -> Backlog:
     exceeds what the server carries.
     """
     found = [_trend(run) for run in runs]
-    offered = sum(run["cohort"]["planned"] for run in runs)
+    offered = [max(run["cohort"]["planned"], 1) for run in runs]
     piled = sum(each for each, _ in found)
-    z = sum(each for _, each in found) / math.sqrt(len(found))
-    return Backlog(piled / offered if offered else 0.0, piled / len(found), z, limit)
+    return Backlog(
+        growth=piled / sum(offered),
+        piled=piled / len(runs),
+        walk=_upper_mean([each / math.sqrt(n) for (each, _), n in zip(found, offered, strict=True)]),
+        room=max(WALK, FEW / math.sqrt(min(offered))),
+        z=sum(each for _, each in found) / math.sqrt(len(runs)),
+        limit=limit,
+    )
+
+
+def _upper_mean(walks: Sequence[float]) -> float:
+    """Student's upper limit of the mean over runs."""
+    from scipy.special import stdtrit
+
+    mean, runs = sum(walks) / len(walks), len(walks)
+    degrees = runs - 1 + USUAL_RUNS
+    spread = (sum((walk - mean) ** 2 for walk in walks) + USUAL_RUNS * USUAL_SPREAD**2) / degrees
+    return mean + float(stdtrit(degrees, 1 - STEADY_LEVEL)) * math.sqrt(spread / runs)
 
 
 def _trend(run: Summary) -> tuple[float, float]:

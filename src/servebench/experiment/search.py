@@ -14,6 +14,8 @@ from enum import StrEnum
 
 MARGIN = 1 + 1e-9  # of comparisons of ratios
 FUTILE = 2.0  # so many times beyond the first rate that could not be decided, others will not be either
+ASIDE = 0.49  # of the precision, in the logarithm
+ROUNDING = 5.0  # what half of the precision may be off, by the digits of the rates, as a part of the precision
 DIGITS = 3  # of a rate; one more where rates lie closer than these tell apart
 FINE_PRECISION = 0.04
 
@@ -170,25 +172,35 @@ def _turn(rates: Sequence[Known]) -> tuple[float | None, float | None]:
 
 def _decide(bounds: Bounds, rates: Sequence[Known]) -> Step:
     """Spend runs on the ends until both are decided, stepping away from a rate that cannot be; then confirm."""
-    low, high = _turn(rates)
-    below = _end(bounds, [r for r in reversed(rates) if low is not None and r.rate <= low], Decision.PASS)
-    if below is None and low is None and high is not None:
-        below = _descend(bounds, rates)
-    above = _end(bounds, [r for r in rates if high is not None and r.rate >= high], Decision.FAIL)
-    if step := below or above:
-        return step
     found = bracket(rates)
+    if found.width is None or found.width > bounds.precision * MARGIN:
+        step = _end(bounds, _outwards(rates, Decision.PASS), Decision.PASS)
+        step = step or _descend(bounds, rates) or _end(bounds, _outwards(rates, Decision.FAIL), Decision.FAIL)
+        if step is not None:
+            return step
     passed = next((r for r in rates if r.rate == found.sustained), None)
     return found if passed is None or passed.confirmed else Confirm(passed.rate)
 
 
+def _outwards(rates: Sequence[Known], wanted: Decision) -> list[Known]:
+    """The rates on one side of the turn, from it outwards, after its other side where that is undecided for good."""
+    low, high = _turn(rates)
+    below = [r for r in reversed(rates) if low is not None and r.rate <= low]
+    above = [r for r in rates if high is not None and r.rate >= high]
+    mine, other = (below, above) if wanted is Decision.PASS else (above, below)
+    hazy = [r for r in other[:1] if r.exhausted and r.decision is Decision.UNDECIDED and not r.blind]
+    return [*hazy, *mine] if mine else []
+
+
 def _end(bounds: Bounds, rates: Sequence[Known], wanted: Decision) -> Step | None:
-    """What an end of the bracket needs; `rates` go outwards from it. None: it is decided, or cannot be any more."""
+    """What an end of the bracket needs; `rates` go outwards to it. None: it is decided, or cannot be any more."""
     edge: float | None = None  # the outermost rate that has had all its runs in vain
     for item in rates:
+        if item.blind:
+            return None
         if edge is not None and not _close(bounds, item.rate, edge):
             return Probe(_away(bounds, edge, wanted))
-        if item.decision is wanted or item.blind:
+        if item.decision is wanted:
             return None
         if not item.exhausted:
             return More(item.rate)
@@ -203,8 +215,10 @@ def _sensible(bounds: Bounds, rate: float, start: float) -> bool:
 
 
 def _descend(bounds: Bounds, rates: Sequence[Known]) -> Step | None:
-    """Not even the lowest rate holds: make sure of it, then halve it as long as that is allowed."""
+    """If not even the lowest rate holds, make sure of it, then halve it as long as that is allowed."""
     lowest = rates[0]
+    if _turn(rates)[0] is not None:
+        return None
     if lowest.decision is Decision.UNDECIDED and not lowest.exhausted:
         return More(lowest.rate)
     half = max(_tidy(lowest.rate / 2, bounds), bounds.least)
@@ -212,16 +226,17 @@ def _descend(bounds: Bounds, rates: Sequence[Known]) -> Step | None:
 
 
 def _close(bounds: Bounds, one: float, other: float) -> bool:
-    """Whether two rates are so near each other that none needs to be tried between them."""
-    return max(one, other) <= min(one, other) * (1 + bounds.precision) * MARGIN
+    """Whether nothing needs to be tried between two rates: they are about half of the precision apart, or less."""
+    step = math.sqrt(1 + bounds.precision) * (1 + bounds.precision / ROUNDING)
+    return max(one, other) <= min(one, other) * step
 
 
 def _away(bounds: Bounds, edge: float, wanted: Decision) -> float:
-    """Half of the precision beside a rate that could not be decided, so that two such steps still make a bracket."""
-    step = math.sqrt(1 + bounds.precision)
-    return _tidy(edge / step if wanted is Decision.PASS else edge * step, bounds)
+    """A little less than half of the precision beside a rate that could not be decided: two such steps keep to it."""
+    step = (1 + bounds.precision) ** ASIDE
+    return _tidy(edge / step if wanted is Decision.PASS else edge * step, bounds, more=1)
 
 
-def _tidy(rate: float, bounds: Bounds) -> float:
+def _tidy(rate: float, bounds: Bounds, more: int = 0) -> float:
     """A rate of few digits, as it is printed and named."""
-    return float(f"{rate:.{DIGITS + (bounds.precision < FINE_PRECISION)}g}")
+    return float(f"{rate:.{DIGITS + (bounds.precision < FINE_PRECISION) + more}g}")
