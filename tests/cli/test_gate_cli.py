@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,18 +29,32 @@ SCENARIO = {
         "sim": {"base": "8ms", "per_prefill_token": "40us", "per_sequence": "200us", "per_context_token": "0s"},
     },
 }
+TRIES = 6
+BUSY = {"client.dispatch_late", "client.loop_lag", "client.coalesced_reads", "client.cpu", "load.gaps", "load.rate"}
 SLOWED = ("engine.sim.base=8.8ms", "engine.sim.per_prefill_token=44us", "engine.sim.per_sequence=220us")
 
 
 def make(folder: Path, count: int, scenario: Path, overrides: Sequence[str] = ()) -> Path:
     """`count` real runs on a simulated engine of their own."""
     for i in range(count):
-        execute(load_scenario(scenario, overrides), "sim", folder / f"r{i}", telemetry=False)
+        make_run(folder / f"r{i}", scenario, overrides)
     return folder
 
 
+def make_run(path: Path, scenario: Path, overrides: Sequence[str]) -> None:
+    """A VALID run. One that says of itself that the machine was too busy is made again, as a CI job would do."""
+    for _ in range(TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        made = execute(load_scenario(scenario, overrides), "sim", path, telemetry=False)
+        raised = {code["code"] for code in made.summary["verdict"]["codes"] if code["level"] != "ok"}
+        assert raised <= BUSY, raised
+        if not raised:
+            return
+    pytest.skip(f"this machine is too busy to tell 10 %: {', '.join(sorted(raised))}")
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_real_runs_of_equal_code_pass_and_of_slower_code_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
