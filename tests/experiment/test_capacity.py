@@ -300,8 +300,14 @@ def test_a_server_that_never_comes_up_ends_the_search_at_once(scenario: Path, tm
     runner = MadeUpRunner(5.3, fails=lambda cell: True)
     result = find(scenario, tmp_path / "out", runner)
     assert runner.cells == ["p01-r1-s1", "p01-r1-s2"]
-    assert (result["verdict"]["status"], result["verdict"]["exit_code"]) == ("INVALID", 3)
+    assert (result["verdict"]["status"], result["verdict"]["exit_code"]) == ("INVALID", 2)
     assert result["probes"][0]["reason"] == "the server did not come up"
+
+
+def test_runs_of_which_none_can_be_used_decide_nothing(scenario: Path, tmp_path: Path) -> None:
+    result = find(scenario, tmp_path / "out", MadeUpRunner(5.3, unusable=0.0))
+    assert (result["sustained_per_s"], result["failed_per_s"]) == (None, None)
+    assert (result["verdict"]["status"], result["verdict"]["exit_code"]) == ("INVALID", 3)
 
 
 def test_a_client_that_is_the_limit_leaves_the_bracket_open(scenario: Path, tmp_path: Path) -> None:
@@ -361,7 +367,12 @@ def test_the_rate_is_set_in_the_loads_own_law(scenario: Path, overrides: tuple[s
     assert load.stages[0].cv == {"poisson": 1, "constant": 0, "gamma": 2}[law]
 
 
-@pytest.mark.parametrize(("own", "most", "first"), [("2/s", None, 1.0), ("0.6/s", None, 0.3), ("8/s", 0.5, 0.5)])
-def test_the_first_rate_is_guessed_low(scenario: Path, own: str, most: float | None, first: float) -> None:
-    loaded = load_scenario(scenario, (f"load.poisson={own}",))
+@pytest.mark.parametrize(
+    ("own", "most", "duration", "first"),
+    [("2/s", None, "120s", 1.0), ("0.6/s", None, "120s", 0.3), ("8/s", 0.5, "120s", 0.5), ("8/s", None, "3s", 3.3)],
+)
+def test_the_first_rate_is_guessed_low(
+    scenario: Path, own: str, most: float | None, duration: str, first: float
+) -> None:
+    loaded = load_scenario(scenario, (f"load.poisson={own}", f"load.duration={duration}"))
     assert capacity.question(loaded, capacity.Settings(most=most), "sim", None)["bounds"]["first"] == first

@@ -128,8 +128,8 @@ def command(
     grows, by several runs, and fails when one does not; in between it gets more runs, then longer ones. The answer is a
     bracket, from a rate that was sustained, confirmed with other seeds, to one that failed.
 
-    Exit codes: 0 a bracket, or open above; 2 wrong usage or no server; 3 no rate could be decided; 4 the lowest rate
-    fails; 130 interrupted.
+    Exit codes: 0 a bracket, or open above; 2 wrong usage, or no server; 3 no rate could be decided; 4 the lowest rate
+    fails; 130 interrupted, and the same command with --out goes on.
     """
     from servebench.cli.report import report_experiment
     from servebench.experiment import capacity

@@ -16,7 +16,8 @@ as if nothing had happened.
           "limit_ms": 800.0, "target": 0.95}],
  "probes": [                         # one a rate, ascending by rate
    {"rate": float, "probe": int,     # per second; number in the order of probing, 1 first: cells are p01-r4-s1
-    "runs": int, "failed_runs": int, "held_out_runs": int, "seconds": float,   # runs judged, cells that gave none
+    "runs": int, "failed_runs": int, "ended_runs": int, "held_out_runs": int, "seconds": float,
+               # runs that were judged, cells that gave none that could be, runs that came to an end whatever they say
     "cells": [str],                  # names below cells/
     "decision": "pass" | "fail" | "undecided", "binding": str | None, "reason": str,
     "attainment": {"ttft p95": {"value": float, "low": float, "high": float, "target": 0.95, "decision": str}},
@@ -58,10 +59,10 @@ if TYPE_CHECKING:
     from servebench.experiment.campaign import Campaign
     from servebench.experiment.cell import Cell, Outcome
     from servebench.experiment.directory import ExperimentDir
-    from servebench.scenario.load import Load
     from servebench.scenario.schema import Scenario
 
 GUESSED_HALVINGS = 4  # below a first rate that was only guessed
+FEW_REQUESTS = 10
 LONGER = 4.0  # times as long are the runs that a rate gets when many runs could not decide it
 
 Document = dict[str, Any]
@@ -98,7 +99,8 @@ def question(scenario: Scenario, settings: Settings, endpoint: str, model: str |
     """
     _check(scenario, settings)
     load = scenario.load
-    first = settings.first or _guess(load, settings.most)
+    duration = settings.duration_s or load.duration or 60.0
+    first = settings.first or _guess(load.stages[0].rate, duration, settings.most)
     least = first if settings.first else first / 2**GUESSED_HALVINGS
     return {
         "scenario": scenario.resolved(),
@@ -107,7 +109,7 @@ def question(scenario: Scenario, settings: Settings, endpoint: str, model: str |
         "bounds": asdict(Bounds(first, least, settings.most, settings.precision)),
         "effort": asdict(Effort(settings.runs, settings.most_runs, LONGER)),
         "confidence": settings.confidence,
-        "duration_s": settings.duration_s or load.duration or 60.0,
+        "duration_s": duration,
     }
 
 
@@ -130,9 +132,9 @@ def _check(scenario: Scenario, settings: Settings) -> None:
         raise UsageError(f"--most-runs {settings.most_runs} is less than --runs {settings.runs}")
 
 
-def _guess(load: Load, most: float | None) -> float:
-    """Low: 1/s, or half of the scenario's own rate if that is less; never above the limit."""
-    guessed = min(1.0, load.stages[0].rate / 2)
+def _guess(own: float, duration_s: float, most: float | None) -> float:
+    """Low: 1/s, or half of the scenario's own rate if that is less, but a few requests a run; never above the limit."""
+    guessed = max(min(1.0, own / 2), float(f"{FEW_REQUESTS / duration_s:.2g}"))
     return guessed if most is None else min(guessed, most)
 
 

@@ -92,6 +92,7 @@ def _probe(found: Evidence, known: Known, rules: Rules) -> Document:
         "probe": found.number,
         "runs": len(runs),
         "failed_runs": len(found.outcomes) - len(runs),
+        "ended_runs": sum(outcome.summary is not None for outcome in found.outcomes),
         "held_out_runs": len(found.held_out),
         "seconds": round(found.seconds, 3),
         "cells": [outcome.cell.name for outcome in found.outcomes],

@@ -18,7 +18,10 @@ Document = dict[str, Any]
 
 
 def judge(result: Mapping[str, Any], sustained: Evidence | None) -> Document:
-    """Status, exit code and reason codes of a result that is complete but for them."""
+    """Status, exit code and reason codes of a result that is complete but for them.
+
+    The exit code is 3 when no rate could be decided, but 2 when no run came about at all, and 4 when the lowest fails.
+    """
     codes = [
         _bracket(result),
         _precision(result),
@@ -28,14 +31,15 @@ def judge(result: Mapping[str, Any], sustained: Evidence | None) -> Document:
         _doubts(sustained),
     ]
     found = status(codes)
-    exit_code = ExitCode.INVALID if found is Status.INVALID else ExitCode.GOOD
-    if found is not Status.INVALID and result["sustained_per_s"] is None:
-        exit_code = ExitCode.OBJECTIVE
-    return {
-        "status": str(found),
-        "exit_code": int(exit_code),
-        "codes": [{**asdict(c), "level": str(c.level)} for c in codes],
-    }
+    told = [{**asdict(code), "level": str(code.level)} for code in codes]
+    return {"status": str(found), "exit_code": int(_exit_code(found, result)), "codes": told}
+
+
+def _exit_code(found: Status, result: Mapping[str, Any]) -> ExitCode:
+    if found is Status.INVALID:
+        came_about = any(probe["ended_runs"] for probe in result["probes"])
+        return ExitCode.INVALID if came_about else ExitCode.USAGE
+    return ExitCode.OBJECTIVE if result["sustained_per_s"] is None else ExitCode.GOOD
 
 
 def _bracket(result: Mapping[str, Any]) -> Code:

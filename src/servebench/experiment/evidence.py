@@ -11,6 +11,7 @@ from servebench.experiment.probe import Judgement, Rules, judge, overloaded, unu
 from servebench.experiment.search import Decision, Known
 
 HELD_OUT_SEED = 1000  # so far from the other seeds are those that only confirm
+TRIES = 2  # times --runs runs of which none can be used, and a rate is given up
 Summary = Mapping[str, Any]
 
 
@@ -80,7 +81,8 @@ class Evidence:
         """
         found = self.judged(rules)
         if found is None:
-            return Known(self.rate, Decision.UNDECIDED, leans_pass=False, exhausted=True, blind=True)
+            given_up = len(self.own) >= min(TRIES * effort.runs, effort.looks[-1])
+            return Known(self.rate, Decision.UNDECIDED, leans_pass=False, exhausted=given_up, blind=given_up)
         exhausted = len(self.own) >= effort.looks[-1]
         again = _usable(self.held_out)
         if found.decision is not Decision.PASS or not again:

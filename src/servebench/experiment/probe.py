@@ -27,7 +27,7 @@ CLEAR_GROWTH = 3.0  # or with a backlog that grows so many times its limit
 CLEAR_MARGIN = 0.5  # and without a miss in several runs, a largest value below this share of the limit is a pass
 FAILED_LIMIT = 0.01
 LIKELY_Z, GROWING_Z = 1.3, 3.0  # of the trends of all runs together: below, they may be chance; above, they are not
-FEW = 3.0  # requests that pile up in a run are no backlog, however few were offered
+FEW = 5.0  # requests that pile up in a run are no backlog, however few were offered
 # A server that carries just what comes piles up about half of the root of it, by chance and with as much spread. Less
 # than WALK roots, by an upper limit that errs in STEADY_LEVEL, is steady. The spread is that of the runs together with
 # what servers with room to spare showed, which counts for USUAL_RUNS runs.
