@@ -98,8 +98,9 @@ def table(result: Document) -> Table:
     columns.add_column("rate", justify="right", no_wrap=True)
     columns.add_column("runs", justify="right")
     columns.add_column("decision", no_wrap=True)
+    columns.add_column("by", no_wrap=True)
     for name in names:
-        columns.add_column(f"{name}: kept it (interval)", justify="right", no_wrap=len(names) < 3)
+        columns.add_column(f"{name}:\nkept it (interval)", justify="right", no_wrap=len(names) < 3)
     columns.add_column("backlog", justify="right")
     columns.add_column("TTFT\np95", justify="right", no_wrap=True)
     columns.add_column("ITL\np99", justify="right", no_wrap=True)
@@ -113,6 +114,7 @@ def _row(probe: Document, names: Sequence[str]) -> Iterator[RenderableType]:
     yield rate(probe["rate"])
     yield f"{probe['runs']}" + (f"+{probe['failed_runs']}✘" if probe["failed_runs"] else "")
     yield Text(*MARKS[probe["decision"]])
+    yield "" if probe["decision"] == "pass" else probe["binding"] or NOTHING
     for name in names:
         yield _share(probe["attainment"].get(name))
     growth = (probe["backlog"] or {}).get("growth")
@@ -147,6 +149,8 @@ def notes(result: Document) -> Iterator[str]:
         f"interval over runs, by which a decision errs in at most {100 * (1 - result['confidence']):.2g} % of cases; "
         "backlog: growth as a share of the offered"
     )
+    if any(probe["failed_runs"] for probe in result["probes"]):
+        yield "✘: runs that failed, or say nothing of the server"
     runs = plural(sum(len(probe["cells"]) for probe in result["probes"]), "run")
     rates, spent = plural(len(result["probes"]), "rate"), result["budget"]["spent_s"]
     yield f"{runs} of {result['duration_s']:g} s and longer at {rates}, {spent:,.0f} s in all"
