@@ -30,7 +30,7 @@ SCENARIO = {
     },
 }
 TRIES = 6
-BUSY = {"client.dispatch_late", "client.loop_lag", "client.coalesced_reads", "client.cpu", "load.gaps", "load.rate"}
+BUSY = ("client.", "load.", "time.", "stats.not_steady")  # codes that a machine without a free core raises
 SLOWED = ("engine.sim.base=8.8ms", "engine.sim.per_prefill_token=44us", "engine.sim.per_sequence=220us")
 
 
@@ -47,7 +47,7 @@ def make_run(path: Path, scenario: Path, overrides: Sequence[str]) -> None:
         shutil.rmtree(path, ignore_errors=True)
         made = execute(load_scenario(scenario, overrides), "sim", path, telemetry=False)
         raised = {code["code"] for code in made.summary["verdict"]["codes"] if code["level"] != "ok"}
-        assert raised <= BUSY, raised
+        assert all(name.startswith(BUSY) for name in raised), raised
         if not raised:
             return
     pytest.skip(f"this machine is too busy to tell 10 %: {', '.join(sorted(raised))}")
