@@ -91,7 +91,9 @@ def searches(scenario: Path, out: Path, seeds: int, *overrides: str) -> list[dic
     found = []
     for seed in range(seeds):
         mine = (*overrides, f"seed={(seed + 1) * 10_000}")
-        found.append(find(scenario, out / f"{seed}", VirtualRunner(scenario, mine), overrides=mine))
+        # Half of them begin elsewhere, so that the rates that are tried lie differently around the capacity.
+        settings = capacity.Settings(first=2 ** (seed * 0.37 % 1) if seed % 2 else None)
+        found.append(find(scenario, out / f"{seed}", VirtualRunner(scenario, mine), settings, mine))
     return found
 
 
@@ -212,6 +214,19 @@ def test_a_clear_overload_takes_one_run(scenario: Path, tmp_path: Path) -> None:
     result = find(scenario, tmp_path / "out", MadeUpRunner(5.3))
     assert [probe["runs"] for probe in result["probes"] if probe["rate"] >= 8] == [1]
     assert all(probe["runs"] >= 2 for probe in result["probes"] if probe["rate"] < 5)
+
+
+def test_what_is_thought_of_a_rate_is_told_at_each_look(scenario: Path, tmp_path: Path) -> None:
+    asked = capacity.question(load_scenario(scenario), capacity.Settings(most=4), "sim", None)
+    directory = ExperimentDir.begin(tmp_path / "out", "capacity", "small", asked, ["servebench"])
+    told: list[str] = []
+    capacity.search(Campaign(directory, MadeUpRunner(50)), FOREVER, told.append)
+    assert told == [
+        "1/s: pass, 100 % kept to ttft p95, target 95 %",
+        "2/s: pass, 100 % kept to ttft p95, target 95 %",
+        "4/s: pass, 100 % kept to ttft p95, target 95 %",
+        "4/s: pass, 100 % kept to ttft p95, target 95 %",  # confirmed
+    ]
 
 
 def test_cells_are_named_by_probe_rate_and_seed(scenario: Path, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def command(
     campaign = campaigns.campaign(
         "capacity", loaded.name, asked, scenario, overrides, out, quiet, retry_failed, run_options, figure
     )
-    capacity.search(campaign, budget_s)
+    capacity.search(campaign, budget_s, lambda text: None if quiet else click.echo(text, err=True))
     context.exit(report_experiment(campaign.directory, as_json))
 
 

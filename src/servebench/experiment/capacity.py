@@ -46,7 +46,7 @@ as if nothing had happened.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -138,13 +138,14 @@ def _guess(own: float, duration_s: float, most: float | None) -> float:
     return guessed if most is None else min(guessed, most)
 
 
-def search(campaign: Campaign, budget_s: float) -> Document:
+def search(campaign: Campaign, budget_s: float, tell: Callable[[str], None] = lambda text: None) -> Document:
     """Run cells until the bracket is found, confirmed and as narrow as asked, or the budget is spent; see `judge`.
 
     Args:
         campaign: its directory holds the question.
         budget_s: no further run begins once all together took so long. It is not part of the question, so that an
             experiment that has spent its budget goes on with a larger one.
+        tell: is told what is thought of a rate, each time that its runs are looked at.
 
     Raises:
         UsageError: the directory cannot be written to.
@@ -155,6 +156,8 @@ def search(campaign: Campaign, budget_s: float) -> Document:
     outcomes: list[Outcome] = []
     while (cell := next_cell(document["question"], gather(outcomes), budget_s)) is not None:
         outcomes.append(campaign.run(cell))
+        if thought := thought_of(document["question"], gather(outcomes), cell):
+            tell(thought)
     return conclude(document["question"], gather(outcomes), budget_s)
 
 
@@ -180,6 +183,17 @@ def next_cell(asked: Document, found: Sequence[Evidence], budget_s: float) -> Ce
     if isinstance(step, Probe):
         return recipe.cell(len(found) + 1, step.rate, 1)
     return recipe.next_of(next(e for e in found if e.rate == step.rate), held_out=isinstance(step, Confirm))
+
+
+def thought_of(asked: Document, found: Sequence[Evidence], cell: Cell) -> str | None:
+    """What the runs at a cell's rate say, in a line; None while runs are missing for a look at them."""
+    rules, effort = rules_of(asked), Effort(**asked["effort"])
+    each = next(each for each in found if each.rate == cell.labels["rate"])
+    if each.lacks_own(rules, effort) or each.lacks_held_out(effort):
+        return None
+    judgement = each.judged(rules)
+    why = "no run can be used" if judgement is None else judgement.reason
+    return f"{each.rate:g}/s: {each.known(rules, effort).decision}, {why}"
 
 
 def first_cells(asked: Document) -> list[Cell]:

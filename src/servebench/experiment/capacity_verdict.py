@@ -117,7 +117,13 @@ def _runs(result: Mapping[str, Any]) -> Code:
     where = ", ".join(f"{probe['rate']:g}/s" for probe in lost)
     text = f"{number} runs failed or say nothing of the server (at {where})"
     return Code(
-        "capacity.runs", Level.WARN, number, 0, "runs", text, "see their reasons; --retry-failed runs them again"
+        "capacity.runs",
+        Level.WARN,
+        number,
+        0,
+        "runs",
+        text,
+        "look at their reasons; --retry-failed runs again what failed",
     )
 
 

@@ -111,12 +111,13 @@ def _usable(outcomes: Iterable[Outcome]) -> list[Summary]:
 
 def gather(outcomes: Iterable[Outcome]) -> list[Evidence]:
     """The outcomes of a capacity experiment's cells by rate, in the order in which the rates were tried."""
-    rates: dict[int, Evidence] = {}
+    rates: dict[float, Evidence] = {}
     for outcome in outcomes:
         labels = outcome.cell.labels
-        found = rates.setdefault(int(labels["probe"]), Evidence(int(labels["probe"]), float(labels["rate"])))
+        rate = float(labels["rate"])
+        found = rates.setdefault(rate, Evidence(int(labels["probe"]), rate))
         (found.own if str(labels["run"]).startswith("s") else found.held_out).append(outcome)
-    return [rates[number] for number in sorted(rates)]
+    return list(rates.values())
 
 
 @dataclass(frozen=True, slots=True)
