@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from servebench.errors import EngineError
+from servebench.experiment.ab.design import Design, cells, question
 from servebench.experiment.arms import Arm
 from servebench.experiment.campaign import Campaign
 from servebench.experiment.cell import Cell
-from servebench.experiment.design import Design, cells, question
 from servebench.experiment.directory import ExperimentDir
 
 SCENARIO = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.experiment.cell import Cell, Outcome
-from servebench.experiment.checks import caches
+from servebench.experiment.comparison.checks import caches
 
 
 def run(name: str, done: bool, beyond: float | None) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 from ab_runs import Made, design, experiment, manifest, store, summary
 from servebench.errors import UsageError
 from servebench.experiment.compare import Asked, compare, names_of, pairs_of_plans
-from servebench.experiment.run_sets import RunSet, load_runs
+from servebench.experiment.comparison.run_sets import RunSet, load_runs
 
 EXAMPLE = Path(__file__).parents[2] / "results" / "example-chat"
 

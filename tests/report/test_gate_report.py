@@ -10,7 +10,7 @@ import pytest
 from gate_sets import SCENARIO, run
 from servebench.experiment.cell import Outcome
 from servebench.experiment.gate import Rules, judge_gate
-from servebench.experiment.limits import parse_limit
+from servebench.experiment.gate.limits import parse_limit
 from servebench.report.gate import markdown, sentence
 from servebench.report.junit import junit
 

@@ -18,9 +18,9 @@ from servebench.cli.report import report_experiment
 from servebench.errors import UsageError
 
 if TYPE_CHECKING:
+    from servebench.experiment.ab.design import Design
     from servebench.experiment.arms import Arm
     from servebench.experiment.cell import Cell
-    from servebench.experiment.design import Design
     from servebench.experiment.directory import ExperimentDir
     from servebench.run import RunOptions
     from servebench.scenario.schema import Scenario
@@ -195,7 +195,7 @@ def _planned(
 
 def _design(arms: Sequence[Arm], base: Scenario, given: dict[str, Any]) -> Design:
     from servebench.experiment.ab import Design, repeats_wanted
-    from servebench.experiment.design import check_rules
+    from servebench.experiment.ab.design import check_rules
     from servebench.experiment.figures import family_of
 
     family = family_of(base.resolved(), given["primary"], given["metrics"])

@@ -40,7 +40,7 @@ def command(
     Exit codes: 0 whatever was found, 2 refused, 3 when forced or INVALID.
     """  # noqa: D301 - click's mark for lines that stay as they are
     from servebench.experiment.compare import Asked, compare
-    from servebench.experiment.run_sets import load_runs
+    from servebench.experiment.comparison.run_sets import load_runs
 
     asked = Asked(primary, metrics, alpha, min_effect, force)
     result = compare(load_runs(base), load_runs(cand), asked)

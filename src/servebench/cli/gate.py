@@ -66,8 +66,8 @@ def command(
     Exit codes: 0 no regression, 2 wrong usage, 3 the runs are INVALID or cannot be compared, 4 a regression.
     """  # noqa: D301 - click's mark for lines that stay as they are
     from servebench.experiment.gate import Rules, judge_gate
-    from servebench.experiment.gate_runs import load_all
-    from servebench.experiment.limits import parse_limit
+    from servebench.experiment.gate.limits import parse_limit
+    from servebench.experiment.gate.runs import load_all
 
     rules = Rules(tuple(parse_limit(text) for text in limits), strict=strict)
     found = judge_gate(load_all(runs), load_all(baseline), rules)

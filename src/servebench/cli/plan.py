@@ -14,7 +14,7 @@ from servebench.errors import UsageError
 from servebench.units import parse_duration, parse_rate
 
 if TYPE_CHECKING:
-    from servebench.experiment.demand import Demand
+    from servebench.experiment.fleet.demand import Demand
 
 
 def _parsed(parse: Callable[[object], float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
@@ -122,9 +122,9 @@ def command(context: click.Context, /, capacities: tuple[Path, ...], as_json: bo
 
     Exit codes: 0 good, 2 wrong usage, 3 when no capacity can be planned with.
     """
-    from servebench.experiment.deployment import read_deployment
-    from servebench.experiment.fleet import Policy
-    from servebench.experiment.plan import plan
+    from servebench.experiment.fleet.deployment import read_deployment
+    from servebench.experiment.fleet.plan import plan
+    from servebench.experiment.fleet.sizing import Policy
 
     policy = Policy(options["headroom"], options["spare"], options["gpu_hour"], options["gpus_per_replica"])
     demand = _demand(**{key: options[key] for key in ("peak", "users", "per_user", "daily", "trace", "bin_s")})
@@ -137,7 +137,7 @@ def _demand(
     peak: float | None, users: int | None, per_user: float | None, daily: Path | None, trace: Path | None, bin_s: float
 ) -> Demand:
     """The demand that the options describe; UsageError when they describe none, or two."""
-    from servebench.experiment import demand, demand_files
+    from servebench.experiment.fleet import demand, demand_files
 
     if (users is None) != (per_user is None):
         raise UsageError("--users and --per-user go together: --users 2000 --per-user 0.02/s")

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from servebench.errors import ExitCode, UsageError
-from servebench.experiment import checks
 from servebench.experiment.ab import aspects, comparison, flags
+from servebench.experiment.ab.design import BASE, CANDIDATE, check_rules
 from servebench.experiment.cell import Outcome
-from servebench.experiment.comparable import Refusal, comparable
-from servebench.experiment.contrast import CONFIDENCE
-from servebench.experiment.design import BASE, CANDIDATE, check_rules
-from servebench.experiment.differences import differences
-from servebench.experiment.effects import Rules, judge_candidates
+from servebench.experiment.comparison import checks
+from servebench.experiment.comparison.comparable import Refusal, comparable
+from servebench.experiment.comparison.contrast import CONFIDENCE
+from servebench.experiment.comparison.differences import differences
+from servebench.experiment.comparison.effects import Rules, judge_candidates
+from servebench.experiment.comparison.run_sets import RunSet
+from servebench.experiment.comparison.sides import figures_of, plan_hash, verdicts_of
 from servebench.experiment.figures import family_of
 from servebench.experiment.findings import WARN, Code, code, verdict
-from servebench.experiment.run_sets import RunSet
-from servebench.experiment.sides import figures_of, plan_hash, verdicts_of
 
 Document = dict[str, Any]
 

@@ -105,8 +105,14 @@ def interval(effect: Document) -> str:
     low, high = effect["low"], effect["high"]
     if low is None or high is None:
         return NOTHING
-    first = _one(low, effect)
-    return f"{first.removesuffix(' %').removesuffix(' ×')} to {_one(high, effect)}"
+    if effect["kind"] == "ratio" and _in_factors(effect):
+        return f"{_end(low)} to {_end(high)} ×"
+    return f"{_one(low, effect).removesuffix(' %')} to {_one(high, effect)}"
+
+
+def _end(ratio: float) -> str:
+    """Two digits of an interval's end are enough, but for one that all but touches 1."""
+    return f"{ratio:.3g}" if 0.9 < ratio < 1.1 else f"{ratio:.2g}"
 
 
 def _one(ratio: float | None, effect: Document) -> str:
@@ -170,9 +176,11 @@ def probability(p: float | None) -> str:
 
 
 def floor(effect: Document) -> str:
-    """The A/A noise floor for a column: ``2.3 %``."""
+    """The A/A noise floor for a column: ``2.3 %``, or ``4.1 ×`` where equal arms are as far apart as that."""
     found: float | None = effect["floor"]
-    return NOTHING if found is None else f"{100 * (found - 1):.2g} %"
+    if found is None:
+        return NOTHING
+    return f"{found:.2g} ×" if _is_factor(found) else f"{100 * (found - 1):.2g} %"
 
 
 def tested(comparison: Document) -> list[Document]:

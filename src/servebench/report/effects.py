@@ -128,7 +128,7 @@ def _grid(style: str = "") -> Table:
 def effects_table(comparison: Document) -> Table:
     """What was tested, the primary figure first; then estimates, which no verdict rests on."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), header_style="dim", expand=True)
-    table.add_column("figure", ratio=1)
+    table.add_column("figure", ratio=1, min_width=12, no_wrap=True)
     for name in (comparison["base"], comparison["cand"]):
         table.add_column(name, justify="right", max_width=14, overflow="ellipsis", no_wrap=True)
     for name in ("change", "interval", "A/A", "p", "adj. p"):

@@ -18,7 +18,7 @@ LEAST_WIDTH = 80
 
 
 def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
-    """Print a plan (the document of `servebench.experiment.plan`) to `console`, by default standard output."""
+    """Print a plan (the document of `servebench.experiment.fleet.plan`) to `console`, by default standard output."""
     console = console or _console()
     console.print(render(plan), width=max(LEAST_WIDTH, min(WIDTH, console.width)))
 

@@ -1,0 +1,1 @@
+"""What comparisons of runs share: effects and their tests, differences of set-ups, answers, side effects."""

@@ -1,0 +1,1 @@
+"""From measured capacities and a demand to a fleet: replicas, GPUs, cost."""
