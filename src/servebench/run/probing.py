@@ -160,9 +160,7 @@ def _read(probe: Probe, response: httpx.Response) -> Answer:
         body = response.json()
         choice, usage = body["choices"][0], dict(body.get("usage") or {})
         said = choice.get("message") or choice
-        parts = [
-            said[key] for key in ("reasoning", "reasoning_content", "content", "text") if said.get(key) is not None
-        ]
+        parts = [said[key] for key in PARTS if said.get(key) is not None]
         text = "".join(parts)
     except (ValueError, LookupError, TypeError, AttributeError):
         parts, text = [], ""

@@ -52,7 +52,7 @@ def conclude(found: Contrast, p: float | None, limits: Limits, better: str) -> t
     size, significant = abs(found.estimate), p is not None and p <= limits.alpha
     if significant and size > max(limits.matters, limits.noise):
         improved = (found.estimate < 0) == (better == "lower")
-        return BETTER if improved else WORSE, f"p {p:.2g}, and beyond the {_percent(limits)} that matter"
+        return BETTER if improved else WORSE, f"p {p:.2g}, and beyond {_bar(limits)}"
     if _within(found, limits.matters):
         return NO_DIFFERENCE, f"the whole interval lies within the {_percent(limits)} that matter"
     if significant and size <= limits.matters:
@@ -65,6 +65,12 @@ def conclude(found: Contrast, p: float | None, limits: Limits, better: str) -> t
 def _within(found: Contrast, size: float) -> bool:
     low, high = found.interval.low, found.interval.high
     return low is not None and high is not None and -size <= low and high <= size
+
+
+def _bar(limits: Limits) -> str:
+    if limits.noise <= limits.matters:
+        return f"the {_percent(limits)} that matter"
+    return f"the {math.expm1(limits.noise) * 100:.2g} % that two equal arms may be apart"
 
 
 def _percent(limits: Limits) -> str:
