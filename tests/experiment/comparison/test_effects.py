@@ -231,13 +231,26 @@ def test_trade_is_told_in_one_sentence_and_only_when_there_is_one() -> None:
 # --- the noise floor
 
 
-def test_noise_floor_is_the_far_end_of_the_aa_interval() -> None:
-    again = [100.0, 103, 99, 96, 101, 100]
-    assert noise_floors({"ttft.p99": [100.0] * 6}, {"ttft.p99": again}) == {"ttft.p99": pytest.approx(1 / 0.96)}
+def floor(*again: float) -> float:
+    """The floor of runs of 100 each and their repetitions."""
+    return noise_floors({"ttft.p99": [100.0] * len(again)}, {"ttft.p99": again})["ttft.p99"]
 
 
-def test_noise_floor_of_few_pairs_is_their_largest_difference() -> None:
-    assert noise_floors({"itl.p50": [10.0, 10]}, {"itl.p50": [10.2, 9.9]}) == {"itl.p50": pytest.approx(1.02)}
+def test_noise_floor_is_that_of_a_median_of_as_many_pairs() -> None:
+    random = np.random.default_rng(1)
+    floors = np.log([floor(*100 * np.exp(random.normal(0, 0.02, 6))) for _ in range(200)])
+    medians = np.median(random.normal(0, 0.02, (20_000, 6)), axis=1)
+    assert float(np.median(floors)) == pytest.approx(float(np.quantile(np.abs(medians), 0.95)), rel=0.15)
+
+
+def test_noise_floor_hardly_minds_one_odd_pair_but_does_mind_a_drift() -> None:
+    assert floor(100, 101, 99, 100, 101, 300) < 1.1
+    assert floor(*[105] * 6) == pytest.approx(1.05)
+
+
+def test_noise_floor_of_few_pairs() -> None:
+    assert floor(102) == floor(100 / 1.02) == pytest.approx(1.02)
+    assert floor(100, 100) == 1.0
 
 
 def test_figures_without_pairs_or_ratios_have_no_floor() -> None:
