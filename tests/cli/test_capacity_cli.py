@@ -66,6 +66,7 @@ def test_a_search_that_is_cut_short_goes_on_to_a_bracket(scenario, tmp_path, cap
         (["--set", "slo={}"], "capacity needs an SLO"),
         (["--from", "fast"], "expected a rate"),
         (["--from", "0/s"], "is not above 0"),
+        (["--budget", "1e999h"], "is not above 0 and finite"),
         (["--from", "9/s", "--max", "4/s"], "--max 4/s is below --from 9/s"),
         (["--precision", "0.1%"], "is not from 1% to 100%"),
         (["--confidence", "most"], "is no share"),

@@ -87,6 +87,11 @@ def test_a_bracket_that_is_open(low: float | None, high: float | None, text: str
     assert ("what breaks first" in " ".join(sentences(found))) == (high is not None)
 
 
+def test_a_rate_below_the_failed_one_that_could_not_be_decided_is_named() -> None:
+    found = result(sustained_per_s=None, failed_per_s=4.0, probes=[probe(2, "undecided"), probe(4, "fail")])
+    assert bracket(found) == "below 4/s, as 2/s could not be decided"
+
+
 def test_the_table_has_a_row_a_rate_the_highest_first() -> None:
     text = printed(result())
     rows = [line.split() for line in text.splitlines() if line.strip().startswith(("8/s", "5.19/s", "4.76/s", "2/s"))]
@@ -129,6 +134,11 @@ def test_a_simulated_answer_says_so_and_fits_its_width() -> None:
     text = printed(result(), simulated=True)
     assert text.index("SIMULATED") < text.index("4.76/s sustained")
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_all_of_an_interval_is_all_whatever_the_last_bit_says() -> None:
+    kept = {"value": 1.0, "low": 0.99, "high": 0.9999999999999998, "target": 0.95, "decision": "pass"}
+    assert "100 % (99.0–100)" in printed(result(probes=[probe(2, "pass", attainment={"ttft p95": kept})]))
 
 
 def test_shares_are_never_rounded_to_all_or_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,8 @@ def _unit(parse: str, example: str) -> Callback:
             number = float(getattr(units, parse)(value))
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
-        if number <= 0:
-            raise click.BadParameter(f'"{value}" is not above 0, as {example} is')
+        if not 0 < number < math.inf:
+            raise click.BadParameter(f'"{value}" is not above 0 and finite, as {example} is')
         return number
 
     return read

@@ -16,6 +16,7 @@ from servebench.report.curve_plot import curve_plot
 from servebench.report.figures import NOTHING, duration, number, plural
 
 PLOT_WIDTH, PLOT_HEIGHT = 36, 8
+NOISE = 1e-12
 MARKS = {"pass": ("✔ pass", "green"), "fail": ("✘ fail", "red"), "undecided": ("? undecided", "yellow")}
 
 Document = Mapping[str, Any]
@@ -46,7 +47,10 @@ def bracket(result: Document) -> str:
     if low is None and high is None:
         return "no rate could be decided"
     if low is None:
-        return f"below {rate(high)}, the lowest rate that was tried"
+        unknown = [rate(probe["rate"]) for probe in result["probes"] if probe["rate"] < high]
+        return f"below {rate(high)}, " + (
+            f"as {', '.join(unknown)} could not be decided" if unknown else "the lowest rate that was tried"
+        )
     if high is None:
         return f"at least {rate(low)}: no rate failed"
     return f"{rate(low)} sustained .. {rate(high)} failed"
@@ -136,8 +140,9 @@ def _share(found: Document | None) -> str:
 
 
 def _percent(share: float) -> str:
-    """One decimal; never rounded up to 100 nor down to 0."""
-    return f"{100 * share:.0f}" if share in (0, 1) else f"{min(max(100 * share, 0.1), 99.9):.1f}"
+    """One decimal; never rounded up to 100 nor down to 0, but for the noise of a binary fraction."""
+    whole = round(share)
+    return f"{100 * whole}" if abs(share - whole) < NOISE else f"{min(max(100 * share, 0.1), 99.9):.1f}"
 
 
 def notes(result: Document) -> Iterator[str]:

@@ -284,6 +284,15 @@ def test_the_lowest_rate_fails(scenario: Path, tmp_path: Path) -> None:
     assert "kept to ttft p95" in text
 
 
+def test_a_lowest_rate_that_cannot_be_decided_is_not_said_to_fail(scenario: Path, tmp_path: Path) -> None:
+    result = find(scenario, tmp_path / "out", MadeUpRunner(5.3), capacity.Settings(first=5.3))
+    assert result["sustained_per_s"] is None
+    assert result["failed_per_s"] > 5.3
+    code = next(c for c in result["verdict"]["codes"] if c["code"] == "capacity.bracket")
+    assert code["level"] == "warn"
+    assert "5.3/s" in code["text"] and code["text"].endswith("could not be decided")
+
+
 def test_below_a_rate_that_was_only_guessed_lower_ones_are_tried(scenario: Path, tmp_path: Path) -> None:
     assert contains(find(scenario, tmp_path / "out", MadeUpRunner(0.3)), 0.3)
     hopeless = find(scenario, tmp_path / "hopeless", MadeUpRunner(0.01))
@@ -319,6 +328,16 @@ def test_a_server_that_never_comes_up_ends_the_search_at_once(scenario: Path, tm
     assert result["probes"][0]["reason"] == "the server did not come up"
 
 
+def test_a_server_that_dies_before_the_confirmation_ends_the_search(scenario: Path, tmp_path: Path) -> None:
+    runner = MadeUpRunner(5.3, fails=lambda cell: "-h" in cell.name)
+    result = find(scenario, tmp_path / "out", runner)
+    assert contains(result, 5.3)
+    assert [name.rpartition("-")[2] for name in runner.cells if "-h" in name] == ["h1", "h2", "h3", "h4"]
+    assert not result["confirmed"]
+    code = next(c for c in result["verdict"]["codes"] if c["code"] == "capacity.confirmed")
+    assert code["next"].endswith("--retry-failed runs again what failed")
+
+
 def test_runs_of_which_none_can_be_used_decide_nothing(scenario: Path, tmp_path: Path) -> None:
     result = find(scenario, tmp_path / "out", MadeUpRunner(5.3, unusable=0.0))
     assert (result["sustained_per_s"], result["failed_per_s"]) == (None, None)
@@ -351,6 +370,8 @@ def test_what_contradicts_itself_is_said(scenario: Path, tmp_path: Path) -> None
         (("load.ramp={from: 1, to: 4}",), {}, "needs a load of one rate"),
         (("load.stages=[{poisson: 1, for: 30s}, {poisson: 2}]",), {}, "needs a load of one rate"),
         (("slo={}",), {}, "needs an SLO"),
+        (("load.throttle=600/min",), {}, "--set load.throttle=null"),
+        (("load.max_in_flight=64",), {}, r"hold back; leave the cap out \(--set load.max_in_flight=null\)"),
         ((), {"first": 4, "most": 2}, "--max 2/s is below --from 4/s"),
         ((), {"runs": 4, "most_runs": 2}, "--most-runs 2 is less than --runs 4"),
     ],
@@ -371,6 +392,8 @@ def test_questions_that_have_no_answer(
         (("load.stages=[{gamma: {rate: 3/s, cv: 2}}]", "load.duration=30s"), "gamma"),
         (("load.stages=[{poisson: 3/s, for: 120s}]",), "poisson"),
         (("load.requests=500",), "poisson"),
+        (("load.max_in_flight={limit: 64, policy: drop}",), "poisson"),
+        (("load.max_in_flight=64", "load.max_in_flight=null"), "poisson"),
     ],
 )
 def test_the_rate_is_set_in_the_loads_own_law(scenario: Path, overrides: tuple[str, ...], law: str) -> None:

@@ -163,6 +163,27 @@ def test_only_the_servers_own_failures_let_an_invalid_run_count() -> None:
     assert unusable(invalid("client.cpu")) == "client.cpu: why"
 
 
+def test_what_a_cap_drops_is_a_miss_and_no_fault_of_the_tool() -> None:
+    late = {"code": "load.rate", "level": "fail", "text": "achieved 80 of 100"}
+    cap = {"code": "load.max_in_flight", "level": "ok", "text": "no request waited"}
+    assert unusable(summary(verdict={"codes": [late]})) == "load.rate: achieved 80 of 100"
+    dropping = summary(objective(800, 1000), ok=800, verdict={"codes": [late, cap]})
+    assert unusable(dropping) is None
+    assert judge([dropping] * 2, RULES).decision is FAIL
+
+
+def test_an_undecided_rate_is_explained_by_what_could_not_be_decided() -> None:
+    nearer = [{"name": "in flight", "change": 0.19, "z": 0.1}]  # 1.9 % of the offered, and steady all the same
+    level = {"total": {"window_mean": 10.0}}
+    found = judge([summary(objective(96, 100), planned=100, ok=100, stationarity=nearer, concurrency=level)] * 2, RULES)
+    assert found.backlog.decision is PASS
+    assert found.backlog.lack > found.attainment["ttft p95"].lack
+    assert (found.decision, found.binding) == (UNDECIDED, "ttft p95")
+    steady = judge([growing(0.6, 1.0, 30.0)] * 2, RULES)
+    assert (steady.decision, steady.binding) == (UNDECIDED, "backlog")
+    assert steady.reason.endswith("piled up: too little is known to rule out a backlog")
+
+
 def mg1_waits(rho: float, requests: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Arrivals and waits of an M/G/1 queue with lognormal service of mean 1 and CV 1 (Lindley's recursion)."""
     service = rng.lognormal(-math.log(2) / 2, math.sqrt(math.log(2)), requests)

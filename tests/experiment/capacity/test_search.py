@@ -136,6 +136,11 @@ def test_above_a_rate_at_which_no_run_could_be_used_nothing_is_tried() -> None:
     assert next_step(FREE, rates("1b")) == Bracket(None, None)
 
 
+def test_a_pass_whose_held_out_runs_cannot_be_used_ends_the_search_unconfirmed() -> None:
+    ends = [Known(2.0, PASS, leans_pass=True, unconfirmable=True), known(2.1, "f")]
+    assert next_step(FREE, ends) == Bracket(2.0, 2.1)
+
+
 def play(bounds: Bounds, answer: Callable[[float, int], Known]) -> tuple[Bracket, int]:
     """Follow the search to its end; `answer` says what is known of a rate after so many steps at it."""
     asked: dict[float, int] = {}

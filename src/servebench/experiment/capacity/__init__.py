@@ -122,6 +122,7 @@ def _check(scenario: Scenario, settings: Settings) -> None:
         )
     if len(load.stages) != 1 or load.stages[0].law == "ramp":
         raise UsageError(f"{scenario.name}: capacity needs a load of one rate; set one, such as --set load.poisson=1/s")
+    _check_uncapped(scenario)
     if not scenario.slo.objectives:
         raise UsageError(
             f'{scenario.name}: capacity needs an SLO to hold; set one, such as --set "slo.ttft=p95 < 800ms"'
@@ -130,6 +131,18 @@ def _check(scenario: Scenario, settings: Settings) -> None:
         raise UsageError(f"--max {settings.most:g}/s is below --from {settings.first:g}/s")
     if settings.most_runs < settings.runs:
         raise UsageError(f"--most-runs {settings.most_runs} is less than --runs {settings.runs}")
+
+
+def _check_uncapped(scenario: Scenario) -> None:
+    """A client that holds requests back hides the backlog of a server that is too slow."""
+    load, why = scenario.load, "capacity needs a load that the client does not hold back"
+    if load.throttle is not None:
+        raise UsageError(f"{scenario.name}: {why}; leave the throttle out: --set load.throttle=null")
+    if load.max_in_flight is not None and load.max_in_flight.policy == "wait":
+        raise UsageError(
+            f"{scenario.name}: {why}; leave the cap out (--set load.max_in_flight=null), or have it drop requests "
+            "(--set load.max_in_flight.policy=drop)"
+        )
 
 
 def _guess(own: float, duration_s: float, most: float | None) -> float:

@@ -86,7 +86,8 @@ class Evidence:
         exhausted = len(self.own) >= effort.looks[-1]
         again = _usable(self.held_out)
         if found.decision is not Decision.PASS or not again:
-            return Known(self.rate, found.decision, found.leans_pass, exhausted)
+            in_vain = not again and len(self.held_out) >= min(TRIES * effort.runs, effort.most_runs)
+            return Known(self.rate, found.decision, found.leans_pass, exhausted, unconfirmable=in_vain)
         alone = judge(again, rules)
         if alone.leans_pass and alone.decision is not Decision.FAIL:
             return Known(self.rate, Decision.PASS, leans_pass=True, exhausted=exhausted, confirmed=True)

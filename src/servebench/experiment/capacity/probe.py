@@ -35,6 +35,8 @@ FEW = 5.0  # requests that pile up in a run are no backlog, however few were off
 WALK, STEADY_LEVEL = 0.4, 0.05
 USUAL_SPREAD, USUAL_RUNS = 0.2, 3
 BY_SERVER = ("server.failures", "server.unfinished")  # an INVALID run's codes that tell of the server, not of the tool
+BY_CAP = ("load.rate", "load.gaps")  # likewise where the load drops what finds every slot taken: that is a miss
+CAPPED = "load.max_in_flight"  # the code of a run with such a cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class Judgement:
     Attributes:
         decision: pass when everything passes, fail when anything fails.
         leans_pass: whether everything does at face value.
-        binding: what failed, or is nearest to it: an objective such as ``ttft p95``, "backlog" or "failures".
+        binding: of what decided so (failed, or could not be decided) the nearest to its limit or the farthest beyond:
+            an objective such as ``ttft p95``, "backlog" or "failures".
         reason: in words.
         attainment: by objective.
     """
@@ -130,7 +133,9 @@ class Judgement:
 def unusable(summary: Summary) -> str | None:
     """Why a run says nothing of the server: the tool or the machine was the limit; None when it does say something."""
     codes = (summary.get("verdict") or {}).get("codes") or []
-    failed = [code for code in codes if code["level"] == "fail" and code["code"] not in BY_SERVER]
+    capped = any(code["code"] == CAPPED for code in codes)
+    excused = (*BY_SERVER, *BY_CAP) if capped else BY_SERVER
+    failed = [code for code in codes if code["level"] == "fail" and code["code"] not in excused]
     return f"{failed[0]['code']}: {failed[0]['text']}" if failed else None
 
 
@@ -141,7 +146,7 @@ def judge(runs: Sequence[Summary], rules: Rules) -> Judgement:
     failures, backlog = _failures(runs, rules.level), _backlog(runs, rules.growth)
     parts: dict[str, Share | Backlog] = {**attainment, "backlog": backlog, "failures": failures}
     decision = _together(part.decision for part in parts.values())
-    suspects = {k: p for k, p in parts.items() if p.decision is decision} if decision is Decision.FAIL else parts
+    suspects = {name: part for name, part in parts.items() if part.decision is decision}
     binding = max(suspects, key=lambda name: suspects[name].lack)
     return Judgement(
         decision=decision,
@@ -320,7 +325,11 @@ def _words(binding: str, part: Share | Backlog, decision: Decision) -> str:
     """What binds, in a sentence."""
     if isinstance(part, Backlog):
         grown = f"{100 * part.growth:.1f} % of the offered requests piled up"
-        return f"{grown}, limit {100 * part.limit:g} %" if part.lack > 0 else f"{grown}: no growth beyond chance"
+        if part.lack > 0:
+            return f"{grown}, limit {100 * part.limit:g} %"
+        if decision is Decision.UNDECIDED:
+            return f"{grown}: too little is known to rule out a backlog"
+        return f"{grown}: no growth beyond chance"
     if part.value is None:
         return f"{binding}: nothing was measured"
     what = "ended well" if binding == "failures" else f"kept to {binding}"

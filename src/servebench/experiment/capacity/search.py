@@ -38,6 +38,7 @@ class Known:
         leans_pass: whether what it reached, taken at face value, would do; of use while it is undecided.
         exhausted: whether it has had all the runs that a rate may have.
         confirmed: of a rate that passed, whether it did so again with seeds that the search had not seen.
+        unconfirmable: none of the runs with such seeds could be used, nor would others be.
         blind: none of its runs could be used, nor would others be.
     """
 
@@ -46,6 +47,7 @@ class Known:
     leans_pass: bool
     exhausted: bool = False
     confirmed: bool = False
+    unconfirmable: bool = False
     blind: bool = False
 
     @property
@@ -179,7 +181,7 @@ def _decide(bounds: Bounds, rates: Sequence[Known]) -> Step:
         if step is not None:
             return step
     passed = next((r for r in rates if r.rate == found.sustained), None)
-    return found if passed is None or passed.confirmed else Confirm(passed.rate)
+    return found if passed is None or passed.confirmed or passed.unconfirmable else Confirm(passed.rate)
 
 
 def _outwards(rates: Sequence[Known], wanted: Decision) -> list[Known]:

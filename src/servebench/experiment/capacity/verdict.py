@@ -49,11 +49,21 @@ def _bracket(result: Mapping[str, Any]) -> Code:
         step = "look at the reasons of the rates; give more runs, longer ones or a larger --budget"
         return Code(name, Level.FAIL, None, None, "1/s", "no rate could be decided, so there is no bracket", step)
     if low is None:
-        text = f"not even {high:g}/s holds: {result['binding']['text']}"
-        return Code(name, Level.OK, high, None, "1/s", text, "lower --from, or ask whether the SLO can be met at all")
+        return _open_below(result, high)
     if high is None:
         return Code(name, Level.WARN, low, None, "1/s", *_open(result, low))
     return Code(name, Level.OK, low, high, "1/s", f"{low:g}/s passed and {high:g}/s failed")
+
+
+def _open_below(result: Mapping[str, Any], high: float) -> Code:
+    """The lowest rate failed, or those below the one that failed could not be decided."""
+    name, step = "capacity.bracket", "lower --from, or ask whether the SLO can be met at all"
+    unknown = [f"{probe['rate']:g}/s" for probe in result["probes"] if probe["rate"] < high]
+    if not unknown:
+        text = f"not even {high:g}/s holds: {result['binding']['text']}"
+        return Code(name, Level.OK, high, None, "1/s", text, step)
+    text = f"open below: {high:g}/s failed, and {', '.join(unknown)} could not be decided"
+    return Code(name, Level.WARN, high, None, "1/s", text, "lower --from, or give more runs or longer ones")
 
 
 def _open(result: Mapping[str, Any], low: float) -> tuple[str, str]:
@@ -64,7 +74,8 @@ def _open(result: Mapping[str, Any], low: float) -> tuple[str, str]:
         return f"{text}; no run at {blind[0]['rate']:g}/s could be used ({blind[0]['reason']})", "mend that, then go on"
     if result["budget"]["exhausted"]:
         return f"{text} when the budget was spent", "raise --budget"
-    return text, "raise --max" if result["max_per_s"] is not None else "give more runs or longer ones"
+    at_the_top = result["max_per_s"] is not None and low >= result["max_per_s"] * (1 - MARGIN)
+    return text, "raise --max" if at_the_top else "give more runs or longer ones"
 
 
 def _precision(result: Mapping[str, Any]) -> Code:
@@ -92,7 +103,9 @@ def _confirmed(result: Mapping[str, Any]) -> Code:
         text = f"{result['sustained_per_s']:g}/s held again with seeds that the search had not seen"
         return Code("capacity.confirmed", Level.OK, None, None, "", text)
     text = f"{result['sustained_per_s']:g}/s was not confirmed with other seeds"
-    step = "raise --budget and go on: the same command with the same --out"
+    again = "the same command with the same --out"
+    spent = result["budget"]["exhausted"]
+    step = f"raise --budget and go on: {again}" if spent else f"go on: {again}; --retry-failed runs again what failed"
     return Code("capacity.confirmed", Level.WARN, None, None, "", text, step)
 
 
