@@ -54,6 +54,13 @@ class TestGood:
         assert "Assumptions" in out
         assert "\n    10. " in out
 
+    def test_where_the_failed_end_would_need_as_many_replicas_that_is_said(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert plan(capacity(tmp_path, "one"), "--peak", "2/s") == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "were a replica to carry the failed end, it would be 2 all the same." in out
+
     def test_json_is_the_same_plan_in_one_document(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         code = plan(capacity(tmp_path, "one"), "--users", "2000", "--per-user", "0.02/s", "--headroom", "0.5", "--json")
         found = json.loads(capsys.readouterr().out)
@@ -92,6 +99,7 @@ def test_a_capacity_that_sustains_nothing_exits_with_3(tmp_path: Path, capsys: p
         (("--users", "3"), "--users and --per-user go together"),
         (("--peak", "fast"), "expected a rate such as 4/s"),
         (("--peak", "0/s"), "the peak rate must be positive"),
+        (("--peak", "1e999/s"), "the peak rate must be positive and finite"),
         (("--peak", "5/s", "--headroom", "20"), "20 is 2000 %; write 20%"),
         (("--peak", "5/s", "--headroom", "much"), "expected a share such as 20%"),
         (("--peak", "5/s", "--gpu-hour", "cheap"), "expected a number or NAME=NUMBER"),

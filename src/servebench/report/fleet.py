@@ -169,10 +169,11 @@ def _bracket(row: dict[str, Any]) -> str:
     sustained = figure(capacity["sustained_per_s"])
     if at_failed is None:
         return f"sustained {sustained} /s; no rate failed, so fewer replicas may do."
-    failed = figure(capacity["failed_per_s"])
+    failed, total = figure(capacity["failed_per_s"]), row["replicas"]["total"]
+    saved = f"{at_failed} instead of {total} would do" if at_failed < total else f"it would be {total} all the same"
     return (
         f"sustained {sustained} /s, failed {failed} /s. The plan takes the sustained end; were a replica to carry the "
-        f"failed end, {at_failed} instead of {row['replicas']['total']} would do."
+        f"failed end, {saved}."
     )
 
 

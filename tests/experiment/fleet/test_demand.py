@@ -24,7 +24,7 @@ def test_users_times_their_rate_is_the_peak_and_the_line_says_so() -> None:
     assert [line.expression for line in found.lines] == ["2,000 users × 0.02 /s"]
 
 
-@pytest.mark.parametrize("peak", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("peak", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_peak_must_be_positive(peak: float) -> None:
     with pytest.raises(UsageError, match="positive"):
         demand.of_peak(peak)
@@ -58,11 +58,18 @@ class TestDaily:
             ("hour,rate\n0,5\n6,fast\n", "line 3: expected a rate"),
             ("hour,rate\nnoon,5\n", 'line 2: expected a time such as 8, 08:30 or 2026-11-30 08:30, not "noon"'),
             ("hour,rate\n0,0\n", "positive"),
+            ("hour,rate\nnan,5\n", 'line 2: expected a time such as 8, 08:30 or 2026-11-30 08:30, not "nan"'),
+            ("hour,rate\n\n0,5\n , \n6,fast\n", "line 5: expected a rate"),
+            ("hour,rate\n0,5\n6,1,000\n", "line 3: it has more fields than the header line"),
         ],
     )
     def test_what_is_wrong_is_said_with_its_line(self, tmp_path: Path, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
             read_daily(written(tmp_path, text))
+
+    def test_a_spreadsheets_mark_and_blank_lines_are_no_rows(self, tmp_path: Path) -> None:
+        found = read_daily(written(tmp_path, "\ufeffhour, rate\r\n0,5,\r\n\r\n,\r\n12,20\r\n"))
+        assert [(s.start, s.hours, s.rate) for s in found.steps] == [(0, 12, 5), (12, 12, 20)]
 
     def test_a_missing_file_and_one_that_is_no_text(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"cannot read .*No such file"):
@@ -90,6 +97,21 @@ class TestTrace:
             written(tmp_path, "n,timestamp_ms\n" + "".join(f"1,{t}\n" for t in range(0, 60_001, 500))), 10
         )
         assert found.peak == pytest.approx(2)
+
+    def test_instants_in_several_zones_are_put_in_one(self, tmp_path: Path) -> None:
+        rows = "2026-10-25T02:00:00+02:00\n2026-10-25T00:30:00Z\n2026-10-25T02:00:00+01:00\n"
+        found = read_arrivals(written(tmp_path, f"time\n{rows}"), 1800)
+        assert found.hours == 1
+        assert found.peak == pytest.approx(1 / 1800)
+
+    @pytest.mark.parametrize("instant", ["nan", "inf", "-inf"])
+    def test_an_instant_must_be_finite(self, tmp_path: Path, instant: str) -> None:
+        with pytest.raises(UsageError, match="line 3: expected a time"):
+            read_arrivals(written(tmp_path, f"t\n0\n{instant}\n100\n"), 10)
+
+    def test_nanoseconds_that_are_not_called_so_are_suspected(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="call it t_ms"):
+            read_arrivals(written(tmp_path, "t\n1700000000000000000\n1700000360000000000\n"), 60)
 
     def test_what_fills_no_whole_bin_is_left_out(self, tmp_path: Path) -> None:
         found = read_arrivals(written(tmp_path, "t\n0\n1\n2\n10\n10.1\n10.2\n10.3\n10.4\n"), 10)

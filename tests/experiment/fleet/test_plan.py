@@ -141,8 +141,10 @@ class TestSustainedEnd:
     def test_nothing_sustained_is_not_planned_and_says_so(self) -> None:
         found = plan([deployment(sustained=None, failed=0.5)], demand.of_peak(50), Policy())
         assert found["rows"] == []
-        assert "no rate was sustained" in found["not_planned"][0]["reason"]
+        assert found["not_planned"][0]["reason"] == "no rate was sustained: 0.5 /s failed, and no lower one passed"
         assert found["exit_code"] == 3
+        open_ = plan([deployment(sustained=None, failed=None)], demand.of_peak(50), Policy())
+        assert "none could be decided" in open_["not_planned"][0]["reason"]
 
     def test_an_open_bracket_is_marked(self) -> None:
         row = plan([deployment(failed=None)], demand.of_peak(50), Policy())["rows"][0]

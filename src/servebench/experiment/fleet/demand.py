@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -64,9 +65,9 @@ class Demand:
 
 
 def of_peak(peak: float) -> Demand:
-    """A demand of which only the peak is known, in requests per second; UsageError unless it is positive."""
-    if not peak > 0:
-        raise UsageError(f"the peak rate must be positive, not {plain(peak)} /s")
+    """A demand of which only the peak is known, in requests per second; UsageError unless it is positive and finite."""
+    if not 0 < peak < math.inf:
+        raise UsageError(f"the peak rate must be positive and finite, not {plain(peak)} /s")
     return Demand(peak)
 
 

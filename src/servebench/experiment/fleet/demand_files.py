@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from datetime import datetime
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from servebench.errors import UsageError, did_you_mean
 from servebench.experiment.fleet.demand import DAY, Demand, Step, of_shape
@@ -17,7 +19,9 @@ INSTANTS = ("timestamp", "time", "arrived_at", "arrival", "t")
 RATES = ("rate", "requests_per_s")
 SCALES = {"_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
 
-Row = dict[str, str]
+MOST_BINS = 5_000_000  # of a trace: ten years in minutes; its instants are no seconds then
+
+Row = tuple[int, dict[str, str]]  # its line in the file, and its fields by column
 
 
 def read_daily(path: Path) -> Demand:
@@ -32,12 +36,12 @@ def read_daily(path: Path) -> Demand:
     """
     rows = _rows(path)
     clock, rate = _column(path, rows, ("hour", "time")), _column(path, rows, RATES)
-    instants = [_hours(path, n, row[clock]) for n, row in enumerate(rows, 2)]
-    rates = [_rate(path, n, row[rate]) for n, row in enumerate(rows, 2)]
+    instants = [_hours(path, line, row[clock]) for line, row in rows]
+    rates = [_rate(path, line, row[rate]) for line, row in rows]
     ends = [*instants[1:], _last_end(path, instants)]
-    for n, (start, end) in enumerate(zip(instants, ends, strict=True), 2):
+    for (line, _), start, end in zip(rows, instants, ends, strict=True):
         if end <= start:
-            raise UsageError(f"{path}, line {n}: the times must rise from row to row")
+            raise UsageError(f"{path}, line {line}: the times must rise from row to row")
     steps = [Step(s - instants[0], e - s, r, r) for s, e, r in zip(instants, ends, rates, strict=True)]
     return of_shape(steps, f"{path.name} (rates by the row, the busiest moment inside a row is not known)")
 
@@ -56,9 +60,15 @@ def read_arrivals(path: Path, bin_s: float) -> Demand:
     rows = _rows(path)
     column = _instants(rows)
     scale = next((by for end, by in SCALES.items() if column.lower().endswith(end)), 1.0)
-    at = sorted(_seconds(path, n, row[column]) * scale for n, row in enumerate(rows, 2))
-    if at[-1] - at[0] < bin_s:
+    at = sorted(_seconds(path, line, row[column]) * scale for line, row in rows)
+    span = at[-1] - at[0]
+    if span < bin_s:
         raise UsageError(f"{path} spans less than one bin of {format_duration(bin_s)}")
+    if span / bin_s > MOST_BINS:
+        raise UsageError(
+            f"{path} spans {span / HOUR / DAY:,.0f} days; if {column} holds milliseconds, call it {column}_ms (or _us, "
+            "_ns), else take a longer --bin"
+        )
     source = f"{path.name} ({len(at):,} arrivals; the peak is its busiest {format_duration(bin_s)})"
     return of_shape(_by_the_hour([t - at[0] for t in at], bin_s), source)
 
@@ -79,33 +89,46 @@ def _step(counts: Sequence[int], first: int, bin_s: float) -> Step:
 
 
 def _rows(path: Path) -> list[Row]:
+    """The rows that are not blank, with the line on which each ends."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [{(k or "").strip(): (v or "").strip() for k, v in row.items()} for row in csv.DictReader(file)]
+            reader = csv.DictReader(file, skipinitialspace=True)
+            read = [(reader.line_num, row) for row in reader]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error, AttributeError) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is no CSV text with a header line") from error
-    if not rows:
+    rows = [(line, _stripped(path, line, row)) for line, row in read]
+    found = [(line, row) for line, row in rows if any(row.values())]
+    if not found:
         raise UsageError(f"{path} holds no rows below its header line")
-    return rows
+    return found
+
+
+def _stripped(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str, str]:
+    """A row without the blanks around its fields; `csv` puts fields beyond the header's under None."""
+    if any(field.strip() for field in row.get(None) or []):
+        raise UsageError(f"{path}, line {line}: it has more fields than the header line (a number with a comma in it?)")
+    return {name.strip(): (value or "").strip() for name, value in row.items() if name is not None}
 
 
 def _column(path: Path, rows: Sequence[Row], names: Sequence[str]) -> str:
     """The column that has one of these names, whatever its capitals."""
-    found = next((column for column in rows[0] if column.lower() in names), None)
+    present = list(rows[0][1])
+    found = next((column for column in present if column.lower() in names), None)
     if found is None:
-        columns = ", ".join(rows[0])
-        near = did_you_mean(next(iter(rows[0])), names) if len(rows[0]) == 1 else ""
+        columns = ", ".join(present)
+        near = did_you_mean(present[0], names) if len(present) == 1 else ""
         raise UsageError(f'{path} has no column "{names[0]}"; its columns are {columns}{near}')
     return found
 
 
 def _instants(rows: Sequence[Row]) -> str:
     """The column of the arrivals' instants: the one that is called so, else the first."""
-    named = {name.lower(): name for name in rows[0]}
+    present = rows[0][1]
+    named = {name.lower(): name for name in present}
     known = [*INSTANTS, *(name + unit for name in INSTANTS for unit in SCALES)]
-    return next((named[name] for name in known if name in named), next(iter(rows[0])))
+    return next((named[name] for name in known if name in named), next(iter(present)))
 
 
 def _rate(path: Path, line: int, text: str) -> float:
@@ -117,17 +140,22 @@ def _rate(path: Path, line: int, text: str) -> float:
 
 def _hours(path: Path, line: int, text: str) -> float:
     """Hours of the day, or since the epoch where a date is given."""
-    try:
-        return float(text)
-    except ValueError:
-        return _clock(path, line, text) / HOUR
+    number = _finite(text)
+    return _clock(path, line, text) / HOUR if number is None else number
 
 
 def _seconds(path: Path, line: int, text: str) -> float:
+    number = _finite(text)
+    return _clock(path, line, text) if number is None else number
+
+
+def _finite(text: str) -> float | None:
+    """A plain number; None for anything else, `nan` and `inf` too."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        return _clock(path, line, text)
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _clock(path: Path, line: int, text: str) -> float:
@@ -144,7 +172,7 @@ def _clock(path: Path, line: int, text: str) -> float:
         raise UsageError(
             f'{path}, line {line}: expected a time such as 8, 08:30 or 2026-11-30 08:30, not "{text}"'
         ) from None
-    return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _last_end(path: Path, instants: Sequence[float]) -> float:

@@ -98,9 +98,7 @@ def of_document(document: Mapping[str, Any], path: Path) -> Deployment:
         gpus=gpus,
         gpus_from=gpus_from,
         marks=_marks(result, document),
-        doubts=tuple(
-            each["text"] for each in (result.get("verdict") or {}).get("codes") or [] if each["level"] != "ok"
-        ),
+        doubts=_doubts(result.get("verdict") or {}),
         asked=_asked(document.get("question") or {}, result),
     )
 

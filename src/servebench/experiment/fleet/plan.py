@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from servebench.errors import ExitCode, UsageError, did_you_mean
-from servebench.experiment.fleet.arithmetic import keyed
+from servebench.experiment.fleet.arithmetic import keyed, plain
 from servebench.experiment.fleet.assumptions import assumptions
 from servebench.experiment.fleet.costs import COSTS, ENERGY, costs, energy, no_cost, no_energy, replicas_by_step
 from servebench.experiment.fleet.demand import Demand
@@ -47,15 +47,18 @@ def plan(deployments: Sequence[Deployment], demand: Demand, policy: Policy) -> d
         "demand": _demand(demand),
         "policy": {"headroom": policy.headroom, "spare": policy.spare},
         "rows": [_row(fleet, deployments, odd.get(fleet.deployment.name)) for fleet in fleets],
-        "not_planned": [
-            {"name": d.name, "reason": "no rate was sustained, so no number of replicas meets the SLO"}
-            for d in deployments
-            if d.sustained is None
-        ],
+        "not_planned": [{"name": d.name, "reason": _why_not(d)} for d in deployments if d.sustained is None],
         "assumptions": assumptions(demand, policy, fleets) if fleets else [],
         "simulated": any("SIMULATED" in d.marks for d in deployments),
         "exit_code": int(_exit_code(fleets)),
     }
+
+
+def _why_not(deployment: Deployment) -> str:
+    """Why there is no rate to plan with: the lowest one failed, or none was decided."""
+    if deployment.failed is None:
+        return "no rate was sustained, since none could be decided; its `servebench capacity` says why"
+    return f"no rate was sustained: {plain(deployment.failed)} /s failed, and no lower one passed"
 
 
 def _exit_code(fleets: Sequence[Fleet]) -> ExitCode:
