@@ -97,6 +97,16 @@ class TestJUnit:
         assert strict is not None
         assert strict.get("type") == "undecided"
 
+    def test_folders_of_odd_names_leave_it_well_formed(self) -> None:
+        odd = "cand\x07\udce9\ufffe<&>\"'"
+        found = gate([run(f"{odd}/r", figures={"e2e.mean": 100.0}, verdict="INVALID")])
+        assert found["status"] == "invalid"
+        for text in (junit(found), markdown(found)):
+            text.encode()
+        error = Xml.fromstring(junit(found)).find(".//error")
+        assert error is not None
+        assert "cand???<&>\"'" in (error.text or "")
+
     def test_the_same_runs_give_the_same_bytes(self) -> None:
         assert junit(FAILED) == junit(gate(sets("cand", 120, 120, 120), "e2e.mean < +5%"))
 
@@ -119,6 +129,11 @@ class TestMarkdown:
     )
     def test_it_begins_with_the_answer(self, found: dict[str, Any], begins: str) -> None:
         assert markdown(found).startswith(begins)
+
+    def test_a_limit_that_no_run_can_be_held_to_is_said_to_be_the_reason(self) -> None:
+        found = gate(sets("cand", 100, 100), "ttfv.p99 < +5%")
+        assert found["exit_code"] == 3
+        assert "a given limit cannot be judged, which is no pass" in markdown(found)
 
     @ALL
     def test_every_row_of_the_table_has_as_many_cells(self, found: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich import box
@@ -10,11 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from servebench.report.figures import NOTHING, duration, number, share
+from servebench.report.figures import NOTHING, duration, number, plural, share
 
 WIDTH = 110
 LEAST_WIDTH = 80
 SHOWN_DIFFERENCES = 12
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 TITLES = {"passed": "PASSED", "failed": "REGRESSION", "invalid": "INVALID"}
 TITLE_STYLES = {"passed": "bold white on green4", "failed": "bold white on red3", "invalid": "bold white on red3"}
@@ -63,9 +65,11 @@ def _level(code: dict[str, str]) -> str:
 
 def headline(gate: dict[str, Any]) -> str:
     """The result in one sentence."""
-    if gate["status"] == "invalid":
+    if gate["status"] == "invalid" and not gate["checks"]:
         return "nothing was judged: the runs cannot be compared"
-    of = f"{len(gate['runs']['candidate'])} runs against {len(gate['runs']['baseline'])} of the baseline"
+    if gate["status"] == "invalid":
+        return "a given limit cannot be judged, which is no pass"
+    of = f"{plural(len(gate['runs']['candidate']), 'run')} against {len(gate['runs']['baseline'])} of the baseline"
     lost = [each["figure"] for each in gate["checks"] if each["status"] == "fail"]
     open_ = [each["figure"] for each in gate["checks"] if each["status"] == "undecided"]
     if lost:
@@ -155,7 +159,7 @@ def _brief(found: Any) -> str:
 
 
 def markdown(gate: dict[str, Any]) -> str:
-    """The gate as Markdown, for a pull request."""
+    """The gate as Markdown, for a pull request; what no text may hold, such as control characters, stands as ``?``."""
     simulated = " (SIMULATED)" if gate["simulated"] else ""
     lines = [f"### {EMOJI[gate['status']]} servebench gate: {_escaped(gate['name'])}{simulated}", ""]
     lines += [f"**{TITLES[gate['status']]}** – {_escaped(headline(gate))}", ""]
@@ -165,7 +169,12 @@ def markdown(gate: dict[str, Any]) -> str:
     if gate["differences"]:
         lines += ["", "<details><summary>What differs from the baseline</summary>", ""]
         lines += [*(f"- {_escaped(line)}" for line in differing(gate)), "", "</details>"]
-    return "\n".join(lines).rstrip() + "\n"
+    return plain("\n".join(lines).rstrip() + "\n")
+
+
+def plain(text: str) -> str:
+    """Text of the characters that XML 1.0 allows: others, which a folder's name may have, become ``?``."""
+    return _NOT_XML.sub("?", text)
 
 
 def _markdown_table(gate: dict[str, Any]) -> list[str]:

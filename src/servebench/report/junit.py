@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from servebench.report.gate import STATUS_WORDS, change, limit_of, sentence, value
+from servebench.report.figures import plural
+from servebench.report.gate import STATUS_WORDS, change, limit_of, plain, sentence, value
 
 HOST = "localhost"  # a build's result must not depend on the machine's name
 CLASS = "servebench.gate"
@@ -28,7 +29,7 @@ def junit(gate: dict[str, Any]) -> str:
     Xml.SubElement(suite, "system-out").text = "\n".join(_notes(gate, "ok", "warn"))
     Xml.SubElement(suite, "system-err").text = "\n".join(_notes(gate, "fail"))
     Xml.indent(root, " ")
-    return Xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return plain(Xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
 
 
 def _suite(gate: dict[str, Any]) -> dict[str, str]:
@@ -89,8 +90,8 @@ def _case(suite: Xml.Element, check: dict[str, Any], gate: dict[str, Any]) -> No
 
 def _figures(check: dict[str, Any]) -> str:
     lines = [
-        f"baseline   {value(check, 'base')} ({check['base_runs']} runs)",
-        f"candidate  {value(check, 'cand')} ({check['cand_runs']} runs)",
+        f"baseline   {value(check, 'base')} ({plural(check['base_runs'], 'run')})",
+        f"candidate  {value(check, 'cand')} ({plural(check['cand_runs'], 'run')})",
         f"change     {change(check['change'])}",
         f"limit      {limit_of(check)}",
         f"chance     {change(check['noise'])}",

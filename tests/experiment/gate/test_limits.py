@@ -47,7 +47,7 @@ def test_what_can_be_read(text: str, figure: str, relative: bool, bound: float |
         ("tfft.p99 < +5%", 'no figure "tfft.p99" (did you mean "ttft.p99"?)'),
         ("ttft.p99 > +5%", 'has the wrong sign: ttft.p99 is better when lower; write "ttft.p99 < +5%"'),
         ("ttft.p99 < -5%", 'write "ttft.p99 < +5%"'),
-        ("ttft.p99 > 800ms", 'write "ttft.p99 < +5%"'),
+        ("ttft.p99 > 800ms", 'write "ttft.p99 < 800ms"'),
         ("output_tokens_per_s < +3%", 'is better when higher; write "output_tokens_per_s > -3%"'),
         ("output_tokens_per_s > +3%", 'write "output_tokens_per_s > -3%"'),
         ("output_tokens_per_s < -3%", 'write "output_tokens_per_s > -3%"'),

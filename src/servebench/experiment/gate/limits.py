@@ -46,21 +46,20 @@ def parse_limit(text: str) -> Limit:
         raise UsageError(f'"{text}" is no limit; write {EXAMPLES}')
     found, sign, bound = figure(match[1]), match[2][0].replace("≤", "<").replace("≥", ">"), match[3]
     relative = _RELATIVE.fullmatch(bound)
-    _check_sign(text, found, sign, bound if relative else None)
+    _check_sign(text, found, sign, bound, relative=relative is not None)
     if relative:
         return _relative(text, found, float(relative[2]))
     value = _absolute(text, found, bound)
     return Limit(found, relative=False, bound=value, text=f"{found.name} {sign} {bound}")
 
 
-def _check_sign(text: str, found: Figure, sign: str, relative: str | None) -> None:
+def _check_sign(text: str, found: Figure, sign: str, bound: str, relative: bool) -> None:
     """Refuse a limit that no figure as good as the baseline's could keep."""
     right, worse = _SIGN[found.better], _WORSE[found.better]
-    against = relative is not None and relative[0].replace("−", "-") != worse
+    against = relative and bound[0].replace("−", "-") != worse
     if sign == right and not against:
         return
-    size = "5%" if relative is None else relative[1:].strip()
-    instead = f'write "{found.name} {right} {worse}{size}"'
+    instead = f'write "{found.name} {right} {worse + bound[1:].strip() if relative else bound}"'
     raise UsageError(f'"{text}" has the wrong sign: {found.name} is better when {found.better}; {instead}')
 
 
