@@ -86,6 +86,8 @@ def test_points_that_round_to_the_same_whole_number_are_kept_once_and_said():
         ("load.rate=1..8:log501", "more than the 500"),
         ("load.rate=0..1:0.0001", "10001 values are more than the 500"),
         ("sim.base=1s..8ms:log3", "take the same unit"),
+        ("load.closed.concurrency=1..1e400:log3", "must be finite"),
+        ("load.rate=1..1e400:2", "must be finite"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(text, said):

@@ -49,6 +49,8 @@ def _ends(match: re.Match[str], text: str) -> tuple[float, float, str]:
         raise UsageError(f"{text!r}: both ends of a range take the same unit, not {match[2]!r} and {unit!r}")
     factor = _MULTIPLES.get(unit, 1)
     low, high = float(match[1]) * factor, float(match[3]) * factor
+    if not math.isfinite(high - low):
+        raise UsageError(f"{text!r}: the ends of a range must be finite")
     if not low < high:
         raise UsageError(f"{text!r}: a range goes from the lower to the higher value")
     return low, high, "" if unit in _MULTIPLES else unit

@@ -197,15 +197,16 @@ def _remarks(result: Document, series: Sequence[Document]) -> Iterator[str]:
     if result["curves"]["left_out"]:
         yield f"not drawn: {', '.join(result['curves']['left_out'])}"
     if result["has_slo"]:
-        yield from (_held(each, result["curves"]["closed"]) for each in series)
+        yield from (_held(each, result["curves"]) for each in series)
     yield f"{JOINT} joins neighbouring points; nothing was measured between them"
 
 
-def _held(series: Document, closed: bool) -> str:
-    unit = " in flight" if closed else "/s"
+def _held(series: Document, curves: Document) -> str:
+    unit = " in flight" if curves["closed"] else "/s"
     who = f"{series['name']}: " if series["name"] else ""
     if series["misses"] is None:
-        return f"{who}the SLO was met at every load, up to {short(series['holds'])}{unit}" if series["holds"] else ""
+        which = "every load that is drawn" if curves["left_out"] else "every load"
+        return f"{who}the SLO was met at {which}, up to {short(series['holds'])}{unit}" if series["holds"] else ""
     missed = f"missed at {short(series['misses'])}{unit}"
     if series["holds"] is None:
         return f"{who}the SLO was {missed} already, the lowest load"

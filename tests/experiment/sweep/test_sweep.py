@@ -166,7 +166,7 @@ def test_the_report_marks_invalid_cells_and_draws_the_others(tmp_path):
     assert "not drawn: 07-rate-8-max-num-seqs-2" in text
     assert "● max-num-seqs 2   ○ max-num-seqs 64" in text
     assert "max-num-seqs 2: the SLO was met up to 1/s and missed at 2/s; `servebench capacity` narrows it" in text
-    assert "max-num-seqs 64: the SLO was met at every load, up to 4/s" in text
+    assert "max-num-seqs 64: the SLO was met at every load that is drawn, up to 4/s" in text
     assert "load.rate, offered per second" in text
     assert "E2E p50, ms" in text
 
