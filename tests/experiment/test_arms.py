@@ -53,6 +53,8 @@ def test_the_values_of_a_variable_are_arms_named_after_them():
         ("a: vllm.max-num-seqs=1 vllm.max_num_seqs=2", "one and the same"),
         ("a: seed='1", "no closing quotation"),
         ("a: endpoint=ftp://x", "ftp://x"),
+        ("a: endpoint=", "endpoint is empty"),
+        ("a: model=''", "model is empty"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(text, said):
@@ -77,3 +79,14 @@ def test_arms_that_compare_nothing_are_refused(texts, said):
 
 def test_arms_that_differ_in_one_thing_only_are_accepted():
     check_arms([parse_arm(text) for text in ("a:", "b: seed=2", "c: model=m", "d: endpoint=sim", "e: hook.x=1")])
+
+
+def test_arms_that_differ_in_a_secret_are_still_two_when_they_were_stored_without_it():
+    check_arms([parse_arm(f"{name}: endpoint.headers.x-tenant='[withheld]'") for name in ("a", "b")])
+
+
+def test_a_secret_is_not_varied_since_its_values_would_name_the_arms():
+    with pytest.raises(UsageError, match=r"a secret cannot be varied") as caught:
+        parse_vary("endpoint.headers.Authorization=canary-one,canary-two")
+    assert "canary" not in str(caught.value)
+    assert parse_vary("vllm.long-prefill-token-threshold=64,256").values == ("64", "256")

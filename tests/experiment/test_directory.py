@@ -79,6 +79,12 @@ class TestBegin:
         with pytest.raises(UsageError, match="holds a run, not an experiment"):
             begin(tmp_path)
 
+    def test_runs_whose_question_is_gone_are_not_taken_for_answers(self, tmp_path: Path) -> None:
+        done(begin(tmp_path), "a", {})
+        (tmp_path / "experiment.json").unlink()
+        with pytest.raises(UsageError, match=r"an experiment that has lost its experiment\.json; choose another --out"):
+            begin(tmp_path)
+
     def test_without_a_path_each_has_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         paths = [begin(None).path for _ in range(3)]
@@ -97,6 +103,13 @@ class TestOpen:
         with pytest.raises(UsageError, match=r"is no experiment: it has no experiment.json"):
             ExperimentDir.open(tmp_path)
         assert ExperimentDir.is_one(begin(tmp_path).path)
+
+    @pytest.mark.parametrize(("key", "value"), [("cells", None), ("question", []), ("kind", 1)])
+    def test_a_document_that_is_edited_badly(self, tmp_path: Path, key: str, value: Any) -> None:
+        document = begin(tmp_path).document
+        (tmp_path / "experiment.json").write_text(json.dumps(document | {key: value}))
+        with pytest.raises(UsageError, match=f"is damaged: {key} is not what it should be"):
+            ExperimentDir.open(tmp_path)
 
     def test_damage_and_a_newer_schema(self, tmp_path: Path) -> None:
         (tmp_path / "experiment.json").write_text('{"schema": 1, "kin')
@@ -174,6 +187,39 @@ class TestWhatIsWritten:
 
     def test_a_message_is_one_line(self, tmp_path: Path) -> None:
         assert portable_text(f"at {tmp_path}/cells/a:\n  broken", tmp_path) == "at cells/a: broken"
+
+    @pytest.mark.parametrize(
+        ("folder", "here", "home", "text", "said"),
+        [
+            ("/", "/", "/", "http://h:1/x: no", "http://h:1/x: no"),
+            (".", "/w", "/h", "at ../x and http://h", "at ../x and http://h"),
+            ("e", "/w", "/h", "in cache/dir, e/cells/a and /w/e/b", "in cache/dir, cells/a and b"),
+            ("/w/e", "/w", "/h", "/w/e/a, /w/f, /h/c/python, /x/w/e/a", "a, f, ~/c/python, /x/w/e/a"),
+        ],
+    )
+    def test_only_whole_paths_are_shortened(
+        self, folder: str, here: str, home: str, text: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", home)
+        monkeypatch.setattr(Path, "cwd", lambda: Path(here))
+        monkeypatch.setattr(Path, "resolve", lambda path: Path(here) / path)
+        assert portable_text(text, Path(folder)) == said
+
+    def test_what_a_hook_is_told_is_held_to_the_rules_of_the_settings(self) -> None:
+        told = {
+            "SERVEBENCH_ARM": "a",
+            "SERVEBENCH_ARM_ENDPOINT_HEADERS_X_TENANT": "acme",
+            "SERVEBENCH_ARM_API_KEY": "k",
+        }
+        more = {"SERVEBENCH_ARM_VLLM_ENV_HF_TOKEN": "t", "SERVEBENCH_ARM_VLLM_ENV_OMP_NUM_THREADS": "2"}
+        hidden = (
+            "SERVEBENCH_ARM_ENDPOINT_HEADERS_X_TENANT",
+            "SERVEBENCH_ARM_API_KEY",
+            "SERVEBENCH_ARM_VLLM_ENV_HF_TOKEN",
+        )
+        expected = told | more | dict.fromkeys(hidden, "[withheld]")
+        assert shown({"environ": told | more}) == {"environ": expected}
+        assert shown({"environ": expected}) == {"environ": expected}
 
     def test_what_is_shown_stays_the_same_when_it_is_shown_again(self) -> None:
         once = shown({"scenario": QUESTION["scenario"], "arms": [f"endpoint.headers.X={KEY}"], "n": [1, None, 2.5]})

@@ -21,7 +21,20 @@ MIXED = "aZ3" * 9
 
 @pytest.mark.parametrize(
     "name",
-    ["api-key", "X-Api-Key", "HF_TOKEN", "apiKey", "Authorization", "VLLM_API_KEY", "cookie", "db_password", "KEY_2"],
+    [
+        "api-key",
+        "hf-token",
+        "token",
+        "auth_token_limit",
+        "X-Api-Key",
+        "HF_TOKEN",
+        "apiKey",
+        "Authorization",
+        "VLLM_API_KEY",
+        "cookie",
+        "db_password",
+        "KEY_2",
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
     assert redaction.names_secret(name)
@@ -29,7 +42,20 @@ def test_names_of_secrets(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["max_tokens", "tokenizer", "ssl-keyfile", "num_key_value_heads", "api_key_env", "author", "seed", "kv_tokens"],
+    [
+        "max_tokens",
+        "per_prefill_token",
+        "long-prefill-token-threshold",
+        "hook.token-budget",
+        "eos_token_id",
+        "tokenizer",
+        "ssl-keyfile",
+        "num_key_value_heads",
+        "api_key_env",
+        "author",
+        "seed",
+        "kv_tokens",
+    ],
 )
 def test_names_of_none(name: str) -> None:
     assert not redaction.names_secret(name)
@@ -102,11 +128,47 @@ def test_headers_are_shown_by_a_list() -> None:
         (["-s", "endpoint.extra_body.api_key=abc"], ["-s", f"endpoint.extra_body.api_key={WITHHELD}"]),
         (["--telemetry", "http://u:p@h:1/x?token=1"], ["--telemetry", "http://h:1/x"]),
         ([f"Bearer {MIXED}"], [WITHHELD]),
+        (["-s", "endpoint.extra_body.url=http://u:p@h/x"], ["-s", "endpoint.extra_body.url=http://h/x"]),
+        ([f"http://h/{MIXED}"], [WITHHELD]),
     ],
 )
 def test_command_lines(given: list[str], shown: list[str]) -> None:
     assert command(given) == shown
     assert command(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (f"curl -H 'Authorization: Bearer {MIXED}' http://h/x", "curl -H 'Authorization: [withheld]' http://h/x"),
+        ("curl -H 'Authorization: Bearer abc' http://h/x", "curl -H 'Authorization: [withheld]' http://h/x"),
+        (
+            'curl -H "X-Api-Key: abc" -d \'{"api_key": "abc"}\'',
+            'curl -H "X-Api-Key: [withheld]" -d \'{"api_key": [withheld]}\'',
+        ),
+        ("curl http://u:pw@h/x?key=1 && ./go.sh", "curl http://h/x && ./go.sh"),
+        ("./go.sh --api-key abc --seqs 5", "./go.sh --api-key [withheld] --seqs 5"),
+        ("./go.sh --api-key=abc", "./go.sh --api-key=[withheld]"),
+        ("cd x && API_KEY='a b' ./go.sh", "cd x && API_KEY=[withheld] ./go.sh"),
+        ('cd x && API_KEY="$MINE" ./go.sh --token $T', 'cd x && API_KEY="$MINE" ./go.sh --token $T'),
+        (
+            "base: endpoint.headers.x-tenant=acme vllm.max-num-seqs=5",
+            "base: endpoint.headers.x-tenant=[withheld] vllm.max-num-seqs=5",
+        ),
+        (
+            "base: 'endpoint.headers.authorization=Bearer abc' a=b",
+            "base: 'endpoint.headers.authorization=[withheld]' a=b",
+        ),
+        ("base: hook.api_key=abc hook.mode=x", "base: hook.api_key=[withheld] hook.mode=x"),
+        (
+            "Does 256 help? See http://h/a#b. The first token: earlier",
+            "Does 256 help? See http://h/a The first token: earlier",
+        ),
+    ],
+)
+def test_of_a_line_only_the_secrets_go(line: str, shown: str) -> None:
+    assert command([line]) == [shown]
+    assert command([shown]) == [shown]
 
 
 def test_keys_that_are_not_on_the_list_are_left_out() -> None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from servebench.errors import UsageError
 from servebench.experiment.variables import Point, Variable, canonical_key, overrides_of, plain_value
+from servebench.record.redaction import WITHHELD
 from servebench.units import shorten
 
 FORM = "\"NAME: KEY=VALUE KEY='a b' endpoint=URL model=NAME\""
+TOLD = "SERVEBENCH_ARM_"  # how variables begin that a hook is told
 HOOK = "hook."  # keys of the hook alone: they reach its environment and no scenario
 LONGEST_NAME = 40
 
@@ -79,7 +81,7 @@ def check_arms(arms: Sequence[Arm]) -> None:
         for other in arms[:index]:
             if arm.name == other.name:
                 raise UsageError(f"two arms are named {arm.name!r}")
-            if _substance(arm) == _substance(other):
+            if _substance(arm) == _substance(other) and WITHHELD not in str(_substance(arm)):  # as they were stored
                 raise UsageError(
                     f"the arms {other.name!r} and {arm.name!r} are the same; for the noise floor take --aa"
                 )
@@ -100,8 +102,14 @@ def _arm(name: str, settings: Mapping[str, str], endpoint: str | None, model: st
 
 def _environ(name: str, settings: Mapping[str, str]) -> dict[str, str]:
     return {"SERVEBENCH_ARM": name} | {
-        f"SERVEBENCH_ARM_{_variable(key.removeprefix(HOOK))}": str(_unquoted(value)) for key, value in settings.items()
+        f"{TOLD}{_variable(key.removeprefix(HOOK))}": str(_unquoted(value)) for key, value in settings.items()
     }
+
+
+def told_as(key: str) -> tuple[str, ...]:
+    """The variables in which a hook may be told an override, after the ways in which its key can be written."""
+    short = key.removeprefix("engine.")
+    return tuple(TOLD + _variable(written) for written in (key, short, short.replace("vllm.flags.", "vllm.", 1)))
 
 
 def _unquoted(value: str) -> str:
@@ -126,6 +134,8 @@ def _settings(right: str, text: str) -> dict[str, str]:
             raise UsageError(f"--arm {text}: {word!r} is no KEY=VALUE: expected {FORM}")
         if key in settings:
             raise UsageError(f"--arm {text}: {key} is given twice")
+        if key in ("endpoint", "model") and not value:
+            raise UsageError(f"--arm {text}: {key} is empty")
         settings[key] = value
     return settings
 

@@ -19,6 +19,7 @@ SCHEMA = 1
 DOCUMENT = "experiment.json"
 CELLS = "cells"
 RESULTS = Path("results")
+NEEDED = {"kind": str, "question": dict, "cells": list}
 
 Document = dict[str, Any]
 
@@ -68,6 +69,10 @@ class ExperimentDir:
             return found
         if path is not None and (path / "run.json").exists():
             raise UsageError(f"{path} holds a run, not an experiment; choose another --out directory")
+        if path is not None and (path / CELLS).exists():  # whose question nobody knows
+            raise UsageError(
+                f"{path} holds the runs of an experiment that has lost its {DOCUMENT}; choose another --out"
+            )
         document = {
             "schema": SCHEMA,
             "kind": kind,
@@ -100,6 +105,8 @@ class ExperimentDir:
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:
             raise UsageError(f"{file} has schema {schema}; this version of servebench reads schema {SCHEMA}")
+        if missing := [key for key, kind in NEEDED.items() if not isinstance(document.get(key), kind)]:
+            raise UsageError(f"{file} is damaged: {missing[0]} is not what it should be")
         return cls(path, document)
 
     @staticmethod

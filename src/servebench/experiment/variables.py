@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from servebench.errors import UsageError
 from servebench.experiment.ranges import EXAMPLE, is_range, range_values
+from servebench.record.redaction import names_secret
 from servebench.scenario.document import parse_value
 from servebench.scenario.engine import flag_name
 from servebench.scenario.loading import load_scenario
@@ -55,12 +56,16 @@ def parse_vary(text: str) -> Variable:
     A comma inside brackets or quotes belongs to its value.
 
     Raises:
-        UsageError: not of that form, a value twice, or fewer than two values.
+        UsageError: not of that form, a value twice, fewer than two values, or a key that names a secret.
     """
     written, equals, right = text.partition("=")
     written = written.strip()
     if not equals or not written or not right.strip():
         raise UsageError(f"--vary {text}: expected {FORM}")
+    if names_secret(written):
+        raise UsageError(
+            f"--vary {written}: a secret cannot be varied, since its values would name the runs; take --arm"
+        )
     key = canonical_key(written, f"--vary {text}")
     values, note = _values(right.strip(), key, text)
     _refuse_twice(values, written)

@@ -63,6 +63,10 @@ _TELLING = re.compile(
     r"(?:^|_)(?:apikey|token|secret|password|passwd|passphrase|credentials?|auth|authorization|cookie|bearer|jwt|"
     r"(?:api|access|private|auth|master)_key|key(?=_*\d*$))(?:_|$)"
 )
+_COUNTED = re.compile(  # tokens of text: per_prefill_token, long_prefill_token_threshold
+    r"(?:^|_)(?:(?:per|prefill|decode|input|output|context|prompt|first|next|each|eos|bos|pad|stop)_token"
+    r"|token_(?:budget|threshold|ids?|count|limit|length|size|rate|time|latency|window))(?=_|$)"
+)
 _KEYS = re.compile(  # what no ordinary text holds: known prefixes, a JWT, an authorization, long mixed characters
     r"\b(?:sk|hf|ghp|gho|ghs|github_pat|glpat|xoxb|xoxp|nvapi|ya29)[-_.][\w-]{12,}|\bAKIA[0-9A-Z]{12,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}[\w.-]*"
@@ -71,16 +75,29 @@ _KEYS = re.compile(  # what no ordinary text holds: known prefixes, a JWT, an au
 )
 _ORDINARY = re.compile(r"[a-z]*|[0-9.:]*")  # a word, a number, an address: found everywhere, and no secret
 _SETTER = re.compile(r"(--set=|-s=?)?([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+_NAME, _VALUE = r"([A-Za-z_][\w.-]*)", r"('[^']*'|\"[^\"]*\"|[^\s'\"]+)"
+_WITHIN = (  # where a line for a shell, or an arm's settings, give a name its value: name, what is between, value
+    re.compile(rf"(?<='){_NAME}(=)([^']*)"),
+    re.compile(rf'(?<="){_NAME}(=)([^"]*)'),
+    re.compile(rf"(?<![\w.'\"-]){_NAME}(=){_VALUE}"),
+    re.compile(rf"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)(?!-){_VALUE}"),
+    re.compile(r'(?<=")([A-Za-z][\w-]*)("\s*:\s*)("[^"]*")'),
+    re.compile(
+        r"(?i)(?<![\w-])(authorization|cookie|[a-z][a-z0-9_]*-[\w-]*)(\s*:\s*)"
+        r"((?:(?:bearer|basic|token)\s+)?[^\s'\"]+)"
+    ),
+)
 
 
 def names_secret(name: str) -> bool:
     """Whether a name (of a variable, header, flag or key) says that its value is a secret: ``HF_TOKEN``, ``api-key``.
 
-    A word counts only as a whole: ``max_tokens``, ``tokenizer`` and ``key_value_heads`` name none, and ``api_key_env``
-    names a variable.
+    A word counts only as a whole: ``max_tokens``, ``tokenizer`` and ``key_value_heads`` name none, nor do
+    ``per_prefill_token`` and ``token_budget``, and ``api_key_env`` names a variable.
     """
     snake = re.sub(r"[^A-Za-z0-9]+", "_", re.sub(r"([a-z])([A-Z])", r"\1_\2", name)).lower()
-    return not snake.endswith("_env") and _TELLING.search(snake) is not None
+    return not snake.endswith("_env") and _TELLING.search(_COUNTED.sub("", snake)) is not None
 
 
 def looks_secret(value: str) -> bool:
@@ -123,9 +140,29 @@ def _argument(text: str) -> str:
     setter = _SETTER.fullmatch(text)
     if setter is not None and not _shown_setting(setter[2], setter[3]):
         return f"{setter[1] or ''}{setter[2]}={WITHHELD}"
-    if "://" in text:
-        return _address(text)
-    return WITHHELD if looks_secret(text) else text
+    if re.search(r"\s", text):
+        return _line(text)
+    bare = _address(text) if _URL.match(text) else _without_credentials(text)
+    return WITHHELD if looks_secret(bare) else bare
+
+
+def _line(text: str) -> str:
+    """An argument of several words, such as a command for a shell or the settings of an arm: only its secrets go."""
+    text = _without_credentials(text)
+    for pattern in _WITHIN:
+        text = pattern.sub(_given, text)
+    return _KEYS.sub(WITHHELD, text)
+
+
+def _given(found: re.Match[str]) -> str:
+    """A name and its value within a line; a variable that holds the value tells nothing."""
+    name, between, value = found.groups()
+    refers = value.split()[-1:] != [] and value.split()[-1].lstrip("'\"").startswith("$")
+    return found[0] if refers or _shown_setting(name, "") else f"{name}{between}{WITHHELD}"
+
+
+def _without_credentials(text: str) -> str:
+    return _URL.sub(lambda found: _address(found[0]), text)
 
 
 def _shown_setting(path: str, value: str) -> bool:
