@@ -113,6 +113,12 @@ class TestChanges:
         with pytest.raises(UsageError, match=r"--set load\.poison=3: load\.poison.*poisson"):
             runner(tmp_path).scenario_of(Cell("a", overrides=("load.poison=3",)))
 
+    def test_a_file_that_is_edited_in_the_meantime_changes_nothing(self, tmp_path: Path) -> None:
+        made = runner(tmp_path)
+        write_scenario(tmp_path, LOAD | {"poisson": "1/s"}, engine=SIM)
+        assert made.scenario_of(Cell("a", overrides=("load.drain=1s",))).load.stages[0].rate == 40
+        assert made.scenario_of(Cell("b")).load.drain == 4
+
     def test_the_cells_setting_wins_over_that_of_the_experiment(self, tmp_path: Path) -> None:
         assert runner(tmp_path).scenario_of(Cell("a", overrides=("load.drain=1s",))).load.drain == 1.0
 
@@ -178,6 +184,14 @@ class TestPrepare:
         outcome = campaign.run(Cell("a", prepare="echo first >&2; echo no such flag >&2; exit 3"))
         assert (outcome.status, outcome.reason) == ("failed", "the hook command ended with exit code 3: no such flag")
         assert not outcome.path.exists()
+
+    def test_an_interruption_ends_it_and_what_it_started(self, tmp_path: Path) -> None:
+        survivor = tmp_path / "survivor"
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            prepare(f"(sleep 1; touch {survivor}) & wait", {})
+        time.sleep(1.0)
+        assert not survivor.exists()
 
     def test_a_silent_failure(self) -> None:
         with pytest.raises(EngineError, match="exit code 7: it said nothing"):

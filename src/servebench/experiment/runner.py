@@ -7,6 +7,8 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +31,14 @@ class ScenarioRunner:
     """Runs cells of one scenario; see `campaign.CellRunner`.
 
     Args:
-        scenario: a file, or the name of a shipped one.
+        scenario: a file, or the name of a shipped one; read once, here.
         overrides: of the scenario, for all cells.
         options: of the runs; a cell may replace endpoint, model and, always, the directory.
         write: makes the reports of a finished run and returns its summary (`servebench.report.write_reports`).
         observer: is told how far each run is.
+
+    Raises:
+        UsageError: there is no such scenario.
     """
 
     def __init__(
@@ -44,7 +49,11 @@ class ScenarioRunner:
         write: Callable[[RunDir], dict[str, Any]],
         observer: Observer | None = None,
     ) -> None:
-        self._scenario = scenario
+        from servebench.scenario.document import read_document
+        from servebench.scenario.loading import resolve_scenario
+
+        self._file = resolve_scenario(scenario)
+        self._document = read_document(self._file)  # who edits the file while cells run means the next experiment
         self._overrides = tuple(overrides)
         self._options = options
         self._write = write
@@ -52,10 +61,10 @@ class ScenarioRunner:
 
     def scenario_of(self, cell: Cell) -> Scenario:
         """The scenario of a cell; raises UsageError when the cell's changes make none."""
-        from servebench.scenario.loading import load_scenario
+        from servebench.scenario.loading import make_scenario
 
         seed = () if cell.seed is None else (f"seed={cell.seed}",)
-        return load_scenario(self._scenario, (*self._overrides, *cell.overrides, *seed))
+        return make_scenario(deepcopy(self._document), (*self._overrides, *cell.overrides, *seed), self._file.parent)
 
     def options_of(self, cell: Cell, path: Path) -> RunOptions:
         """The options of a cell's run."""
@@ -137,7 +146,8 @@ def prepare(command: str, variables: Mapping[str, str], limit_s: float = PREPARE
         try:
             status = process.wait(limit_s)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise EngineError(f"the hook command did not end within {limit_s:g} s") from None

@@ -22,10 +22,14 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         UsageError: one line that says what is wrong, in which file and line or override, and what was probably meant.
     """
     found = resolve_scenario(path)
-    document = read_document(found)
+    return make_scenario(read_document(found), overrides, found.parent)
+
+
+def make_scenario(document: Document, overrides: Sequence[str], base: Path) -> Scenario:
+    """Apply overrides to a document, which they change, and check it; `base` as in `validate`. Raises UsageError."""
     for override in overrides:
         apply_override(document, override)
-    return validate(document, found.parent)
+    return validate(document, base)
 
 
 def validate(document: Document, base: Path) -> Scenario:
