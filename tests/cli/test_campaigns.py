@@ -122,6 +122,11 @@ class TestDryRun:
         dry_run([Cell("r1", expected_s=10), Cell("r2")])
         assert capsys.readouterr().out.splitlines()[-1] == "2 runs, at least 10 s; nothing was run"
 
+    def test_a_value_in_brackets_is_no_markup(self, capsys: pytest.CaptureFixture[str]) -> None:
+        dry_run([Cell("r1", {"paths": "[/x]"}), Cell("r2", {"paths": "[red]"})])
+        assert "[/x]" in (out := capsys.readouterr().out)
+        assert "[red]" in out
+
     def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         dry_run([Cell("r1", {"rate": 2}, expected_s=10), Cell("r2")], as_json=True)
         document = json.loads(capsys.readouterr().out)

@@ -1,4 +1,6 @@
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,14 @@ def test_help_needs_no_run(capsys: Capture) -> None:
     assert "RUNDIR" in capsys.readouterr().out
 
 
+def begun(path: Path) -> None:
+    """A sweep of which nothing has been run yet."""
+    variables = [{"key": "load.rate", "written": "load.rate", "values": ["1", "2"]}]
+    scenario = {"seed": {"arrivals": 1, "lengths": 1, "content": 1}, "load": {"poisson": 1.0}}
+    asked = {"scenario": scenario, "variables": variables, "how": "grid", "repeats": 1, "reset_caches": False}
+    ExperimentDir.begin(path, "sweep", "t", asked, ["servebench"])
+
+
 class TestExperiment:
     def test_of_a_kind_that_is_not_known(self, tmp_path: Path, capsys: Capture) -> None:
         ExperimentDir.begin(tmp_path / "e", "sweeps", "t", {}, ["servebench"])
@@ -98,6 +108,29 @@ class TestExperiment:
         ExperimentDir.begin(tmp_path / "e", "sweep", "t", {}, ["servebench"])
         assert main(["report", str(tmp_path / "e"), "--definitions", "vllm"]) == ExitCode.USAGE
         assert f"--definitions is about one run: give a folder below {tmp_path}/e/cells" in capsys.readouterr().err
+
+    def test_while_it_is_being_run_it_is_shown_and_left_alone(self, tmp_path: Path, capsys: Capture) -> None:
+        begun(tmp_path / "e")
+        handle = os.open(tmp_path / "e", os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        before = (tmp_path / "e/experiment.json").read_bytes()
+        try:
+            assert main(["report", str(tmp_path / "e"), "--json"]) == ExitCode.GOOD
+        finally:
+            os.close(handle)
+        told = capsys.readouterr()
+        assert json.loads(told.out)["experiment"]["result"]["kind"] == "sweep"
+        assert f"another servebench is working in {tmp_path}/e: nothing is written" in told.err
+        assert (tmp_path / "e/experiment.json").read_bytes() == before
+        assert main(["report", str(tmp_path / "e"), "--json"]) == ExitCode.GOOD
+        assert capsys.readouterr().err == ""
+        assert ExperimentDir.open(tmp_path / "e").document["result"]["kind"] == "sweep"
+
+    @pytest.mark.parametrize("text", ['{"schema": 1}', '{"schema": 1, "kind": "ab", "cells": 3}', "[]", "{", ""])
+    def test_of_a_damaged_one(self, text: str, tmp_path: Path, capsys: Capture) -> None:
+        (tmp_path / "experiment.json").write_text(text)
+        assert main(["report", str(tmp_path)]) == ExitCode.USAGE
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
     @pytest.mark.parametrize(
         ("result", "code"),

@@ -44,6 +44,12 @@ def test_a_kind_without_a_report_shows_its_runs() -> None:
     assert ["r2", "8", "failed", "0.5"] in lines
 
 
+def test_a_label_in_brackets_is_no_markup() -> None:
+    text = shown(cells=[CELLS[0] | {"labels": {"paths": "[/x]", "colour": "[red]"}}])
+    assert "[/x]" in text
+    assert "[red]" in text
+
+
 def test_the_report_of_a_kind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("servebench.report.riddle")
     module.render = lambda result: Text(f"the answer is {result['answer']}")  # type: ignore[attr-defined]

@@ -95,7 +95,7 @@ def campaign(
 
     secrets = _secrets(scenario, overrides, options)
     directory = ExperimentDir.begin(out, kind, name, question, ["servebench", *sys.argv[1:]], secrets)
-    _occupy(directory.path)
+    occupy(directory.path)
     view = None if quiet else Progress(directory.path, figure)
     runner = ScenarioRunner(scenario, overrides, options, write_reports, None if view is None else view.observer)
     return Campaign(directory, runner, view, retry_failed, runner.recover)
@@ -109,8 +109,12 @@ def _secrets(scenario: str, overrides: Sequence[str], options: RunOptions) -> tu
     return secrets_of(load_scenario(scenario, overrides).resolved(), os.environ, named)
 
 
-def _occupy(path: Path) -> None:
-    """Keep other processes out of the directory until the command ends, however it ends."""
+def occupy(path: Path) -> None:
+    """Keep other processes out of the directory until the command ends, however it ends.
+
+    Raises:
+        UsageError: another process works in it.
+    """
     handle = os.open(path, os.O_RDONLY)
     click.get_current_context().call_on_close(lambda: os.close(handle))
     try:
@@ -137,7 +141,7 @@ def dry_run(cells: Sequence[Cell], as_json: bool = False) -> None:
     table = Table("run", *names, "about", box=None, pad_edge=False)
     for cell in cells:
         table.add_row(cell.name, *(str(cell.labels.get(name, "")) for name in names), time_text(cell.expected_s))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(table)
     unknown = sum(cell.expected_s is None for cell in cells)
     least = "at least " if unknown else "about "

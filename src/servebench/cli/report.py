@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servebench.cli.options import json_option
-from servebench.cli.output import print_json
+from servebench.cli.output import print_json, print_warning
 from servebench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,30 +34,52 @@ def command(rundir: Path, as_json: bool, definitions: str | None) -> int:
     RUNDIR is a run directory, finished or not; of a run that was cut short, what was recorded is reported, marked
     incomplete. Exits with 3 when the result is INVALID and with 4 when an objective of the scenario was missed.
 
-    It may be the directory of an experiment, too: what is concluded from its runs is computed again.
+    It may be the directory of an experiment, too: what is concluded from its runs is computed again. While another
+    servebench works in it, that is only shown and nothing is written.
     """
     from servebench.experiment.directory import ExperimentDir
 
     if ExperimentDir.is_one(rundir):
         if definitions is not None:
             raise UsageError(f"--definitions is about one run: give a folder below {rundir / 'cells'}")
-        return report_experiment(ExperimentDir.open(rundir), as_json)
+        return report_experiment(ExperimentDir.open(rundir), as_json, keep=_is_free(rundir))
     return _report_run(rundir, as_json, definitions)
 
 
-def report_experiment(directory: ExperimentDir, as_json: bool) -> int:
-    """Judge an experiment by its stored runs, save and show the result, and return the exit code that it says."""
+def report_experiment(directory: ExperimentDir, as_json: bool, keep: bool = True) -> int:
+    """Judge an experiment by its stored runs, show the result, and return the exit code that it says.
+
+    Args:
+        directory: with whatever has been run of it.
+        as_json: whether it is shown as JSON.
+        keep: whether the result is saved as well.
+    """
     from servebench.experiment import judge
     from servebench.report.experiments import print_experiment, write_files
 
     result = judge(directory)
-    directory.finish(result)
-    write_files(directory.document, directory.path)
+    if keep:
+        directory.finish(result)
+        write_files(directory.document, directory.path)
+    else:
+        directory.document["result"] = result
     if as_json:
         print_json({"path": str(directory.path), "experiment": directory.document})
     else:
         print_experiment(directory.document, directory.path)
     return exit_code_of(result)
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no other process runs the experiment; if so, none can begin to before this command has ended."""
+    from servebench.cli.campaigns import occupy
+
+    try:
+        occupy(path)
+    except UsageError as error:
+        print_warning(f"{error}: nothing is written, this is how it stands now")
+        return False
+    return True
 
 
 def exit_code_of(result: Mapping[str, Any]) -> int:

@@ -98,6 +98,6 @@ def cells_table(cells: list[dict[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for cell in cells for name in cell["labels"]))
     table = Table("run", *names, "verdict", "seconds", box=None, pad_edge=False)
     for cell in cells:
-        labels = (str(cell["labels"].get(name, "")) for name in names)
+        labels = (Text(str(cell["labels"].get(name, ""))) for name in names)  # not markup, whatever is in brackets
         table.add_row(cell["name"], *labels, cell["verdict"] or cell["status"], f"{cell['seconds']:.1f}")
     return table
