@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from servebench.engine import vllm_help
 from servebench.engine.locate import find_vllm_python
 from servebench.engine.vllm_help import check_flags, known_flags, parse_help, vllm_version
 from servebench.errors import EngineError, UsageError
@@ -127,6 +128,12 @@ def test_a_server_without_its_old_module_is_asked_through_the_command(make_envir
 def test_a_server_that_cannot_print_its_help_is_an_error(python):
     serve(python, "broken")
     with pytest.raises(EngineError, match=r"cannot ask .* for its flags: ImportError: libcuda"):
+        known_flags(python)
+
+
+def test_a_server_that_does_not_answer_is_one_line(python, monkeypatch):
+    monkeypatch.setattr(vllm_help, "LIMIT_S", 0.001)
+    with pytest.raises(EngineError, match=r"cannot ask .* for what vLLM it has: no answer within 0\.001 s$"):
         known_flags(python)
 
 

@@ -124,6 +124,12 @@ class TestAsking:
         assert result.rundir.manifest["probes"]["answered"] == 3
         assert found[1]["reason"] == result.rundir.manifest["probes"]["reason"] == "the answer is no completion"
 
+    def test_half_a_surrogate_pair_is_written_as_unicode_writes_it(self, tmp_path: Path) -> None:
+        body = b'{"choices": [{"message": {"content": "a \\ud83d"}, "finish_reason": "length"}]}'
+        with Server(lambda n: response(200, body, {"content-type": "application/json"})) as server:
+            _, (found,) = probed(tmp_path, server, probes=1)
+        assert found["text"] == "a ?"
+
     def test_one_that_hangs_costs_its_time_out_and_nothing_else(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -155,7 +161,13 @@ class TestMargins:
     def test_of_a_completion(self) -> None:
         assert probing.margins({"top_logprobs": [{"a": -2.0, "b": -0.5}, None, {"a": -1.0}]}) == [1.5, None, None]
 
-    @pytest.mark.parametrize("told", [None, {}, {"content": None}, {"top_logprobs": None}])
+    @pytest.mark.parametrize(
+        "told",
+        [
+            *(None, {}, {"content": None}, {"top_logprobs": None}, {"content": [None]}, {"content": ["a"]}),
+            *({"top_logprobs": [["a"]]}, {"top_logprobs": [{"a": "-1", "b": -2.0}]}),
+        ],
+    )
     def test_of_an_answer_without(self, told: Any) -> None:
         assert probing.margins(told) is None
 

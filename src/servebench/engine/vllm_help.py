@@ -141,7 +141,9 @@ def _run(python: Path, arguments: tuple[str, ...], env: Mapping[str, str], what:
             stdin=subprocess.DEVNULL,
             env={**env, **inherited, "COLUMNS": "200"},
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"cannot ask {python} for {what}: no answer within {LIMIT_S:g} s") from None
+    except OSError as error:
         raise EngineError(f"cannot ask {python} for {what}: {error}") from None
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

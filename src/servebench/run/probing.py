@@ -161,7 +161,7 @@ def _read(probe: Probe, response: httpx.Response) -> Answer:
         choice, usage = body["choices"][0], dict(body.get("usage") or {})
         said = choice.get("message") or choice
         parts = [said[key] for key in PARTS if said.get(key) is not None]
-        text = "".join(parts)
+        text = "".join(parts).encode("utf-8", "replace").decode()  # half a surrogate pair fits into no file
     except (ValueError, LookupError, TypeError, AttributeError):
         parts, text = [], ""
     if not parts:
@@ -181,14 +181,17 @@ def _read(probe: Probe, response: httpx.Response) -> Answer:
 def margins(logprobs: Any) -> list[float | None] | None:
     """How much likelier each token was than the second best, as a difference of log p, from either API's `logprobs`.
 
-    None where there are none; of a token that has no second, None.
+    None where there are none, or none in a form of these APIs; of a token that has no second, None.
     """
     if not isinstance(logprobs, dict):
         return None
-    if isinstance(places := logprobs.get("content"), list):
-        return [_margin([each.get("logprob") for each in place.get("top_logprobs") or []]) for place in places]
-    if isinstance(places := logprobs.get("top_logprobs"), list):
-        return [_margin(list((place or {}).values())) for place in places]
+    try:
+        if isinstance(places := logprobs.get("content"), list):
+            return [_margin([each.get("logprob") for each in place.get("top_logprobs") or []]) for place in places]
+        if isinstance(places := logprobs.get("top_logprobs"), list):
+            return [_margin(list((place or {}).values())) for place in places]
+    except (AttributeError, TypeError):
+        return None
     return None
 
 
