@@ -278,6 +278,9 @@ class TestRefused:
             (["--vary", "sim.base=1ms,2ms", "-e", "http://127.0.0.1:1"], "which --endpoint http://127.0.0.1:1 is not"),
             (["--vary", "sim.base=1ms,2ms", "--primary", "itl.p88x"], 'no figure "itl.p88x"'),
             (["--vary", "sim.base=1ms,2ms", "--metric", "ttfb.p99"], "ttfv.p99"),
+            (["--vary", "sim.base=1ms,2ms", "--metric", "ttft.p97"], "p97 of ttft is not kept"),
+            (["--vary", "sim.base=1ms,2ms", "--metric", "preemptions"], "--metric preemptions: it may be 0"),
+            (["--vary", "hook.mode=a,b", "-e", "http://127.0.0.1:1"], "differ in hook.mode, which only a --hook"),
             (["--vary", "sim.base=1ms,2ms", "--alpha", "2"], "--alpha 2"),
             (["--vary", "sim.base=1ms,2ms", "--min-effect", "much"], '"much" is no share'),
             (["--vary", "sim.base=1ms,2ms", "--probes", "17"], "17"),
@@ -329,6 +332,22 @@ class TestDryRun:
         assert "8 runs, about" in shown
         assert "r02-base-again" in shown
         assert not (tmp_path / "out").exists()
+
+    def test_too_few_repeats_are_said_before_the_first_run(
+        self, ab: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main([*ab, "--vary", "sim.base=1ms,2ms", "--dry-run"]) == 0
+        assert "--repeats 2: some tests can never reach the level of 0.05; 6 can" in capsys.readouterr().err
+        assert main([*ab, "--vary", "sim.base=1ms,2ms", "--dry-run", "-n", "6"]) == 0
+        assert "can never reach" not in capsys.readouterr().err
+
+    def test_a_hook_may_set_flags_of_a_server_that_runs(
+        self, ab: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        asked = [*ab, "--vary", "vllm.max-num-seqs=64,128", "-e", "http://127.0.0.1:1", "--dry-run"]
+        assert main([*asked, "--hook", "./set.sh"]) == 0
+        assert main(asked) == 2
+        assert "which --endpoint http://127.0.0.1:1 is not" in capsys.readouterr().err
 
     def test_the_number_of_repeats_is_chosen_for_the_tests(
         self, scenario: str, capsys: pytest.CaptureFixture[str]

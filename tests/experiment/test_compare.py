@@ -11,6 +11,7 @@ from ab_runs import Made, design, experiment, manifest, store, summary
 from servebench.errors import UsageError
 from servebench.experiment.compare import Asked, compare, names_of, pairs_of_plans
 from servebench.experiment.comparison.run_sets import RunSet, load_runs
+from servebench.experiment.directory import ExperimentDir
 
 EXAMPLE = Path(__file__).parents[2] / "results" / "example-chat"
 
@@ -304,3 +305,29 @@ def test_result_is_json_and_has_an_ab_results_shape(tmp_path: Path) -> None:
     assert set(result["design"]) == set(ab["design"])
     assert set(result["pairs"]) == set(ab["pairs"])
     assert set(ab["arms"]["base"]) <= set(result["arms"]["a"])
+
+
+def test_runs_are_not_held_against_themselves(tmp_path: Path) -> None:
+    base = runs(tmp_path / "a", SIX)
+    with pytest.raises(UsageError, match=r"cannot be compared: both hold .*run-0; .*run-2 and 3 more$"):
+        compared(base, load_runs(str(tmp_path / "a")), force=True)
+
+
+def test_cell_of_an_arm_without_its_summary_is_analysed_and_not_lost_in_silence(tmp_path: Path) -> None:
+    directory = experiment(tmp_path / "e", design(), lambda cell: (summary(ttft_p99=1.0), manifest()))
+    cell = directory.cell_path("r03-cand")
+    shutil.rmtree(cell)
+    shutil.copytree(EXAMPLE, cell)
+    (cell / "summary.json").write_text("[1]")
+    found = load_runs(f"{tmp_path}/e:cand")
+    assert len(found.runs) == 6
+    assert any(run.path == cell and run.summary and "metrics" in run.summary for run in found.runs)
+    shutil.rmtree(cell)
+    with pytest.raises(UsageError, match="r03-cand"):
+        load_runs(f"{tmp_path}/e:cand")
+
+
+def test_experiment_of_which_no_run_has_ended(tmp_path: Path) -> None:
+    ExperimentDir.begin(tmp_path / "e", "ab", "chat", {}, [])
+    with pytest.raises(UsageError, match="is an experiment of which no run has ended"):
+        load_runs(str(tmp_path / "e"))

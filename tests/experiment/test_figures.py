@@ -97,3 +97,10 @@ def test_an_objective_of_many_nines() -> None:
 def test_a_family_of_unknown_figures_is_refused() -> None:
     with pytest.raises(UsageError, match="no figure"):
         family_of(CHAT, "latency", ())
+
+
+def test_a_quantile_that_no_run_keeps_is_refused_before_it_is_missing() -> None:
+    for primary, more in (("ttft.p97", ()), (None, ("ttft.p97",))):
+        with pytest.raises(UsageError, match=r"p97 of ttft is not kept: runs keep mean, p50, .*, p99\.9 of"):
+            family_of(CHAT, primary, more)
+    assert family_of({"slo": {"ttft": ["p97 < 2s"]}}, "ttft.p97") == ("ttft.p97",)

@@ -59,6 +59,10 @@ class TestSentence:
         text = sentence(judged("itl.p99", "undecided", 0.95, 0.85, 1.07, more_runs=9, **PRIMARY))
         assert text.endswith("(ITL p99 5.0 % lower (−15.0 to +7.0 %)); about 9 more pairs would settle ITL p99.")
 
+    def test_one_more_is_no_plural(self) -> None:
+        text = sentence(judged("itl.p99", "undecided", 0.95, 0.85, 1.07, more_runs=1, **PRIMARY))
+        assert text.endswith("about 1 more pair would settle ITL p99.")
+
     def test_too_few_runs_give_an_estimate_without_an_interval(self) -> None:
         text = sentence(judged("itl.p99", "undecided", 0.5, None, None, **PRIMARY))
         assert "undecided (ITL p99 2 × lower)" in text
@@ -192,6 +196,15 @@ class TestReport:
     def test_answers_that_differ_are_seen(self) -> None:
         text = squeezed(result(correctness=correctness("differs beyond A/A")))
         assert "128: differs beyond A/A" in text
+
+    def test_brackets_are_text(self) -> None:
+        found = result()
+        found["design"]["hypothesis"] = "it falls [/s], see [red]#12"
+        found["arms"]["run[/1]"] = found["arms"].pop("128")
+        found["comparisons"][0]["cand"] = "run[/1]"
+        text = squeezed(found)
+        assert "it falls [/s], see [red]#12" in text
+        assert "figure 2048 run[/1] change" in text
 
     def test_no_probes_are_said_to_be_none(self) -> None:
         assert "not judged: no probes were asked" in squeezed(result(correctness=None))

@@ -188,8 +188,10 @@ def _planned(
     check_plans(dict(zip((arm.name for arm in arms), scenarios, strict=True)))
     fields = {field.name for field in dataclasses.fields(RunOptions)}
     options = RunOptions(**{key: value for key, value in given.items() if key in fields})
-    options = dataclasses.replace(options, endpoint=resolve_endpoint(keys, endpoint))
-    _check_servers(arms, scenarios, options, design.prepare is not None)
+    hooked = design.prepare is not None
+    told = () if hooked and endpoint not in (None, "vllm", "sim") else keys  # of a server that runs, for its hook
+    options = dataclasses.replace(options, endpoint=resolve_endpoint(told, endpoint))
+    _check_servers(arms, scenarios, options, hooked)
     return _Planned(path, overrides, scenarios[0], design, options)
 
 
@@ -200,10 +202,14 @@ def _design(arms: Sequence[Arm], base: Scenario, given: dict[str, Any]) -> Desig
 
     family = family_of(base.resolved(), given["primary"], given["metrics"])
     check_rules(family, given["alpha"], given["min_effect"])
+    wanted = repeats_wanted(len(arms) - 1, family, given["alpha"])
+    repeats = given["repeats"] or wanted
+    if repeats < wanted:
+        print_warning(f"--repeats {repeats}: some tests can never reach the level of {given['alpha']:g}; {wanted} can")
     return Design(
         arms=tuple(arms),
         family=family,
-        repeats=given["repeats"] or repeats_wanted(len(arms) - 1, family, given["alpha"]),
+        repeats=repeats,
         seed=base.seeds.arrivals,
         order_seed=given["order_seed"],
         alpha=given["alpha"],

@@ -23,7 +23,7 @@ from servebench.experiment.comparison.effects import Rules, judge_candidates
 from servebench.experiment.comparison.run_sets import RunSet
 from servebench.experiment.comparison.sides import figures_of, plan_hash, verdicts_of
 from servebench.experiment.figures import family_of
-from servebench.experiment.findings import WARN, Code, code, verdict
+from servebench.experiment.findings import WARN, Code, code, shorten, verdict
 
 Document = dict[str, Any]
 
@@ -51,8 +51,10 @@ def compare(base: RunSet, cand: RunSet, asked: Asked) -> Document:
     """Judge the runs of `cand` against those of `base`.
 
     Raises:
-        UsageError: they must not be compared and are not forced; or a figure, the level or the size is none.
+        UsageError: they must not be compared and are not forced; a run is in both; or a figure, the level or the size
+            is none.
     """
+    _check_apart(base, cand)
     refusals = comparable(base.runs, cand.runs)
     if refusals and not asked.force:
         reasons = "; ".join(f"{each.text} ({each.next})" for each in refusals)
@@ -61,6 +63,13 @@ def compare(base: RunSet, cand: RunSet, asked: Asked) -> Document:
     check_rules(family, asked.alpha, asked.min_effect)
     pairs = pairs_of_plans(base.runs, cand.runs)
     return _result((base, cand), pairs, Rules(family, bool(pairs), asked.alpha, asked.min_effect), refusals)
+
+
+def _check_apart(base: RunSet, cand: RunSet) -> None:
+    """A run held against itself would be no difference, found with certainty."""
+    ours = {run.path.resolve() for run in base.runs}
+    if both := [str(run.path) for run in cand.runs if run.path.resolve() in ours]:
+        raise UsageError(f"{base.given} and {cand.given} cannot be compared: both hold {shorten(both)}")
 
 
 def pairs_of_plans(base: Sequence[Outcome], cand: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
@@ -177,14 +186,4 @@ def _differences(used: dict[str, list[Outcome]], names: tuple[str, str]) -> list
     base, cand = used[names[0]][0], used[names[1]][0]
     found = differences(base.manifest or {}, cand.manifest or {})
     alone = sum(each.sets for each in found) == 1
-    return [
-        {
-            "arm": names[1],
-            "key": each.key,
-            "base": each.a,
-            "cand": each.b,
-            "kind": each.kind,
-            "named": alone and each.sets,
-        }
-        for each in found
-    ]
+    return [each.to_dict(names[1], named=alone and each.sets) for each in found]

@@ -129,12 +129,26 @@ def family_of(scenario: Mapping[str, Any], primary: str | None, more: Sequence[s
         more: further figures to test.
 
     Raises:
-        UsageError: there is no such figure.
+        UsageError: there is no such figure, or no run keeps it.
     """
-    names = [*([primary] if primary else []), *(_promises(scenario) or WITHOUT_OBJECTIVES), *more]
+    promises, named = [figure(name).name for name in _promises(scenario)], [primary] if primary else []
+    for name in [*named, *more]:
+        _check_kept(figure(name).name, promises)
+    names = [*named, *(promises or WITHOUT_OBJECTIVES), *more]
     if "closed" in (scenario.get("load") or {}):
         names.append("output_tokens_per_s")
     return tuple(dict.fromkeys(figure(name).name for name in names))
+
+
+def _check_kept(name: str, promises: Sequence[str]) -> None:
+    """A quantile that no run keeps would be missing after the last one."""
+    if name in promises or name in known():
+        return
+    metric, _, quantile = name.replace("_", ".").rpartition(".p")
+    kept = ", ".join(statistic.replace("_", ".") for statistic in STATISTICS)
+    raise UsageError(
+        f"p{quantile} of {metric} is not kept: runs keep {kept} of each latency, and what the scenario's SLO names"
+    )
 
 
 def _promises(scenario: Mapping[str, Any]) -> list[str]:

@@ -234,7 +234,7 @@ def _nothing(effects: Sequence[Document]) -> str:
     if all(effect["verdict"] == "no difference" for effect in effects):
         return f"no difference that matters ({', '.join(map(told, effects))})."
     more = primary["more_runs"]
-    what = "pairs" if primary["paired"] else "runs an arm"
+    what = f"{'pair' if primary['paired'] else 'run'}{'' if more == 1 else 's'}{'' if primary['paired'] else ' an arm'}"
     wanted = f"; about {more} more {what} would settle {title(primary['figure'])}" if more else ""
     return f"undecided ({', '.join(map(told, effects))}){wanted}."
 

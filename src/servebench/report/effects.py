@@ -130,7 +130,7 @@ def effects_table(comparison: Document) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), header_style="dim", expand=True)
     table.add_column("figure", ratio=1, min_width=12, no_wrap=True)
     for name in (comparison["base"], comparison["cand"]):
-        table.add_column(name, justify="right", max_width=14, overflow="ellipsis", no_wrap=True)
+        table.add_column(Text(name), justify="right", max_width=14, overflow="ellipsis", no_wrap=True)
     for name in ("change", "interval", "A/A", "p", "adj. p"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -192,7 +192,7 @@ def details(result: Document, path: Path | None) -> RenderableType:
 
 def _sections(result: Document, path: Path | None) -> Iterator[tuple[str, list[RenderableType]]]:
     if result["design"]["hypothesis"]:
-        yield "Hypothesis", [result["design"]["hypothesis"]]
+        yield "Hypothesis", [Text(result["design"]["hypothesis"])]
     yield "Design", [Text(line) for line in words.design_lines(result)]
     yield "Lost runs", [Text(words.lost_text(each), style="yellow") for each in result["pairs"]["lost"]]
     yield "Correctness", [Text(line, style="" if good else "yellow") for line, good in words.correctness_lines(result)]
@@ -212,7 +212,7 @@ def _side_effects(result: Document) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("median of the runs")
     for heading in (*names, *("change" if len(candidates) == 1 else f"{name} / base" for name in candidates)):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(Text(heading), justify="right", no_wrap=True)
     for row in known:
         values = [words.amount(row["arms"].get(name), row["unit"]) for name in names]
         table.add_row(row["title"], *values, *(words.side_ratio(row, name) for name in candidates))

@@ -86,7 +86,7 @@ def _joined(*parts: Any) -> str:
 
 def _gpus(summary: Document) -> str:
     names = [str(gpu["name"]) for gpu in summary["energy"]["gpus"] if gpu["used"] is not False]
-    return ", ".join(names) or str(summary["energy"]["reason"])
+    return ", ".join(names) or str(summary["energy"]["reason"] or "none that the server uses")
 
 
 def _server(summary: Document, asked: Document) -> str:

@@ -14,7 +14,7 @@ from servebench.errors import UsageError
 from servebench.experiment import judge as judge_any
 from servebench.experiment.ab import AGAIN, cells, check_plans, judge, orders, question, repeats_wanted
 from servebench.experiment.ab.design import Design, read
-from servebench.experiment.arms import Arm
+from servebench.experiment.arms import Arm, parse_arm
 from servebench.experiment.cell import Cell
 from servebench.experiment.directory import ExperimentDir
 from servebench.scenario import load_scenario
@@ -129,6 +129,7 @@ def test_default_repeats_let_every_test_be_decided(candidates: int, figures: int
         ({"alpha": 5.0}, "--alpha 5"),
         ({"min_effect": -0.1}, "--min-effect -0.1"),
         ({"family": ("failed_share",)}, "--primary failed_share: it may be 0"),
+        ({"family": ("ttft.p99", "preemptions")}, "--metric preemptions: it may be 0"),
     ],
 )
 def test_design_that_cannot_be(changes: dict[str, Any], message: str) -> None:
@@ -369,3 +370,55 @@ def test_hook_settings_are_the_variable_of_a_running_server(tmp_path: Path) -> N
     assert [(each["key"], each["named"]) for each in found["differences"]] == [
         ("server.scheduler_config.max_num_seqs", True)
     ]
+
+
+def test_hook_without_effect_is_seen_by_the_servers_own_word(tmp_path: Path) -> None:
+    arms = tuple(
+        Arm(name, environ={"SERVEBENCH_ARM_MAX_NUM_SEQS": seqs}) for name, seqs in (("base", "64"), ("cand", "9"))
+    )
+
+    def untouched(cell: Cell) -> Made:
+        return measured(
+            cell, endpoint__server=None, server_identity__settings={"scheduler_config.max_num_seqs": 64, "seed": 0}
+        )
+
+    found = judge(experiment(tmp_path / "e", Design(arms, FAMILY, 6, prepare="true"), untouched))
+    assert codes(found)["arms.no_change"] == (
+        "warn",
+        "the change did not come about, by the server's own word: "
+        "cand: server.scheduler_config.max_num_seqs is 64, as in the base",
+    )
+    assert found["verdict"]["status"] == "SUSPECT"
+
+
+def test_arms_for_a_hook_that_is_not_there_are_refused() -> None:
+    arms = (Arm("base"), Arm("cand", environ={"SERVEBENCH_ARM_MODE": "fast"}))
+    assert design(arms=arms, prepare="true").variables("cand") == ("hook.mode",)
+    with pytest.raises(UsageError, match=r"'base' and 'cand' differ in hook\.mode, which only a --hook"):
+        design(arms=arms)
+
+
+def test_what_only_the_hook_is_told_is_a_variable_beside_the_overrides() -> None:
+    arms = [f"{name}: vllm.max-num-seqs={n} engine.vllm.flags.seed={n} hook.mode={n}" for n, name in enumerate("ab")]
+    variables = design(arms=tuple(map(parse_arm, arms)), prepare="true").variables("b")
+    assert variables == ("engine.vllm.flags.max-num-seqs", "engine.vllm.flags.seed", "hook.mode")
+
+
+def test_nothing_good_is_said_of_runs_that_are_not_there(tmp_path: Path) -> None:
+    none = judge(experiment(tmp_path / "none", design(), lambda cell: "no"))
+    assert set(codes(none)) == {"runs.lost", "pairs.none", "design.reach"}
+    half = judge(experiment(tmp_path / "half", design(), lambda cell: "no" if "cand" in cell.name else measured(cell)))
+    assert "not known" in codes(half)["arms.one_variable"][1]
+    assert "pairs.plan" not in codes(half)
+
+
+@pytest.mark.parametrize("value", [0.0, None])
+def test_primary_that_runs_lack_is_not_cured_by_more_runs(tmp_path: Path, value: float | None) -> None:
+    def without(cell: Cell) -> Made:
+        made = measured(cell)
+        made[0]["metrics"]["ttft"]["p99"] = value
+        return made
+
+    result = judge(experiment(tmp_path / "e", design(), without))
+    steps = {each["code"]: each["next"] for each in result["verdict"]["codes"]}
+    assert steps["design.reach"] == "take a --primary that every run has, above 0"

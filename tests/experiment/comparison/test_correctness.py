@@ -77,9 +77,10 @@ class TestAnswers:
         found = Answers.of(outcome(tmp_path, "base", ["a"], manifest={}))
         assert (found.asked, found.by_probe, found.reason) == (0, {}, "no probes were asked")
 
-    def test_a_damaged_file_is_a_reason(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("text", ["[{", "[{}]", "[1]", "7", '{"a": 1}'])
+    def test_a_damaged_file_is_a_reason(self, tmp_path: Path, text: str) -> None:
         broken = outcome(tmp_path, "base", ["a"])
-        (broken.path / "probes.json").write_text("[{")
+        (broken.path / "probes.json").write_text(text)
         assert Answers.of(broken).reason == "its probes.json is gone or damaged"
 
     def test_a_failed_cell_says_why(self, tmp_path: Path) -> None:
@@ -258,3 +259,7 @@ class TestOf:
         found = of({"base": base, "cand": [*(outcome(tmp_path, "cand", ["a"]) for _ in range(2)), failed]}, "base")
         assert found["verdict"] == SAME
         assert (found["arms"]["cand"]["runs"], found["arms"]["cand"]["reason"]) == (2, "the server died")
+
+    def test_a_base_without_answers_is_not_blamed_on_the_arm(self, tmp_path: Path) -> None:
+        arms = {"base": [], "cand": [outcome(tmp_path, "cand", ["a"])]}
+        assert of(arms, "base")["reason"] == "cand: the base: it has no run that can be compared"

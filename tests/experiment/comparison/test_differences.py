@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ab_runs import manifest
-from servebench.experiment.comparison.differences import Difference, differences, is_named
+from servebench.experiment.comparison.differences import Difference, differences, is_named, unchanged
 
 EXAMPLE = Path(__file__).parents[3] / "results" / "example-chat" / "run.json"
 FLAG = "engine.vllm.flags.max-num-batched-tokens"
@@ -159,3 +159,13 @@ def test_anything_else_is_not_named(key: str, variable: str) -> None:
 
 def test_empty_manifests_do_not_differ() -> None:
     assert differences({}, {}) == []
+
+
+def test_settings_that_a_variable_left_as_they_were(launched: dict[str, Any]) -> None:
+    settings = {"scheduler_config.max_num_seqs": 64, "name": "x"}
+    ours = changed(changed(launched, settings, "server_identity", "settings"), None, "endpoint", "server")
+    theirs = changed(ours, {"scheduler_config.max_num_seqs": 128, "name": "x"}, "server_identity", "settings")
+    key = "server.scheduler_config.max_num_seqs"
+    assert unchanged(ours, ours, ["hook.max_num_seqs"]) == [f"{key} is 64"]
+    assert unchanged(ours, theirs, ["hook.max_num_seqs"]) == [], "it changed"
+    assert unchanged(ours, ours, ["hook.clock"]) == [], "the server says nothing of it"

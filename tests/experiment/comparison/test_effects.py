@@ -85,6 +85,18 @@ def test_no_difference_when_the_interval_lies_within_what_matters() -> None:
     assert effect.reason == "the whole interval lies within the 3 % that matter"
 
 
+def test_pairs_of_two_kinds_are_no_claim_in_either_direction() -> None:
+    """11 of 20 pairs gain 4 %, nine lose much: the test is sure of a loss, while the median gains."""
+    effect = one([100.0] * 20, [*[96.0] * 11, *[270.0] * 9])
+    assert effect.p is not None
+    assert effect.p < 0.01
+    assert effect.ratio == pytest.approx(0.96)
+    assert effect.verdict == "undecided"
+    assert "but the pairs are of two kinds: their median and mean do not agree" in effect.reason
+    lost = one([100.0] * 13, [*[100.0] * 7, *[150.0] * 6])
+    assert (lost.ratio, lost.verdict) == (1, "undecided"), "six of 13 that lose half are not no difference"
+
+
 def test_wide_scatter_is_undecided_and_more_pairs_would_settle_it() -> None:
     effect = one([100.0] * 6, [104, 90, 112, 98, 107, 95])
     assert effect.verdict == "undecided"

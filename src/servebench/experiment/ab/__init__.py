@@ -20,7 +20,7 @@ The result (`judge`; `compare` gives the same shape, with kind "compare")::
                             "floors": {FIGURE: 1.02}},
      "differences": [{"arm": CANDIDATE or "base-again", "key", "base", "cand",
                       "kind": "set|software|machine|observed", "named": bool}],
-     "side_effects": ..., "correctness": ...}     # as their own modules describe them; null in compare without probes
+     "side_effects": ..., "correctness": ...}     # as their own modules describe them
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def flags(arms: Any) -> Document:
     return {name: any(each.get(name) for each in summaries) for name in ("simulated", "random_weights")}
 
 
-def aspects(arms: Mapping[str, list[Outcome]], base: str) -> tuple[Document | None, Document | None]:
+def aspects(arms: Mapping[str, list[Outcome]], base: str) -> tuple[Document, Document]:
     """Correctness and side effects of the used runs of every arm."""
     from servebench.experiment.comparison import correctness, side_effects
 

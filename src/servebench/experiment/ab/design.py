@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from servebench.errors import UsageError
-from servebench.experiment.arms import Arm, check_arms, keys_of
+from servebench.experiment.arms import HOOK, TOLD, Arm, check_arms, keys_of, told_as
 from servebench.experiment.cell import Cell
 from servebench.experiment.comparison.effect import PRIMARY, SECONDARY
 from servebench.experiment.comparison.effects import DIFFERENCES
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 AGAIN = "base-again"
 LEAST_REPEATS = 6
-_HOOK = "SERVEBENCH_ARM_"
 BASE, CANDIDATE, AGAIN_ROLE = "base", "candidate", "again"
 
 
@@ -47,7 +46,7 @@ class Design:
 
     Raises:
         UsageError: fewer than two arms, arms that are the same or take a reserved name, no repeat, a level or a size
-            that is none, or a primary figure that cannot be tested.
+            that is none, a figure that cannot be tested, or arms that differ only for a hook that is not there.
     """
 
     arms: tuple[Arm, ...]
@@ -68,6 +67,15 @@ class Design:
         if self.repeats < 1:
             raise UsageError(f"--repeats {self.repeats}: every arm runs once at least")
         check_rules(self.family, self.alpha, self.min_effect)
+        self._check_hook()
+
+    def _check_hook(self) -> None:
+        for arm in self.candidates if self.prepare is None else ():
+            if told := [name for name in self.variables(arm.name) if name.startswith(HOOK)]:
+                raise UsageError(
+                    f"the arms {self.base.name!r} and {arm.name!r} differ in {', '.join(told)}, which only a --hook "
+                    "command is told, and there is none"
+                )
 
     @property
     def base(self) -> Arm:
@@ -100,13 +108,15 @@ class Design:
 
 
 def check_rules(family: Sequence[str], alpha: float, min_effect: float) -> None:
-    """Raise UsageError for a level or a size that is none, or a primary figure that may be 0 and has no ratio."""
+    """Raise UsageError for a level or a size that is none, or a figure to be tested that may be 0 and has no ratio."""
     if not 0.001 <= alpha < 0.5:
         raise UsageError(f"--alpha {alpha:g}: a level lies between 0.001 and 0.5")
     if not 0 <= min_effect < 1:
         raise UsageError(f"--min-effect {min_effect:g}: give a share from 0 to 1, such as 3%")
-    if family[0] in DIFFERENCES:
-        raise UsageError(f"--primary {family[0]}: it may be 0, so that no ratio can be taken; it is shown, not tested")
+    for name in family:
+        if name in DIFFERENCES:
+            option = "--primary" if name == family[0] else "--metric"
+            raise UsageError(f"{option} {name}: it may be 0, so that no ratio can be taken; it is shown, not tested")
 
 
 def repeats_wanted(candidates: int, family: Sequence[str], alpha: float = 0.05) -> int:
@@ -204,15 +214,16 @@ def read(asked: Mapping[str, Any]) -> Design:
 
 
 def _variables(base: Arm, other: Arm) -> tuple[str, ...]:
-    """Keys of overrides and of the hook's settings whose values differ, and whether model or endpoint do."""
+    """Keys of overrides and of the hook's own settings whose values differ, and whether model or endpoint do."""
     keys = [key for key in keys_of([base, other]) if _values(base).get(key) != _values(other).get(key)]
+    known = {"SERVEBENCH_ARM", *(name for key in keys_of([base, other]) for name in told_as(key))}
     hooks = [
-        f"hook.{name.removeprefix(_HOOK).lower()}"
+        f"{HOOK}{name.removeprefix(TOLD).lower()}"
         for name in dict.fromkeys([*base.environ, *other.environ])
-        if name != "SERVEBENCH_ARM" and base.environ.get(name) != other.environ.get(name)
+        if name not in known and base.environ.get(name) != other.environ.get(name)
     ]
     places = [name for name in ("endpoint", "model") if getattr(base, name) != getattr(other, name)]
-    return (*(keys or hooks), *places)  # a hook is told the overrides, too
+    return (*keys, *hooks, *places)
 
 
 def _values(arm: Arm) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from servebench.experiment.ab.design import Design, cell_name
 from servebench.experiment.cell import Outcome
-from servebench.experiment.comparison.differences import Difference, differences, is_named
+from servebench.experiment.comparison.differences import Difference, differences, is_named, unchanged
 from servebench.experiment.comparison.sides import plan_hash, why_unusable
 
 Document = dict[str, Any]
@@ -91,6 +91,16 @@ class Schedule:
             for arm in self.design.running[1:]
             for each in self._of_pairs(arm.name)
         ]
+
+    def unchanged(self) -> dict[str, list[str]]:
+        """By arm, what should have changed and, by the server's own word, is as in the base in every pair."""
+        found = {arm.name: self._unchanged(arm.name) for arm in self.design.candidates}
+        return {name: told for name, told in found.items() if told}
+
+    def _unchanged(self, arm: str) -> list[str]:
+        variables = self.design.variables(arm)
+        told = [unchanged(base.manifest or {}, cand.manifest or {}, variables) for base, cand in self.pairs(arm)]
+        return [each for each in told[0] if all(each in others for others in told)] if told else []
 
     def _of_pairs(self, arm: str) -> list[Difference]:
         found: dict[str, Difference] = {}

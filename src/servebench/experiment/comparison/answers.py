@@ -43,9 +43,9 @@ class Answers:
             return cls(outcome.cell.name, reason=outcome.reason or "no probes were asked")
         try:
             found = json.loads((outcome.path / FILE).read_text("utf-8"))
-        except (OSError, ValueError):
+            given = {answer["prompt_id"]: answer for answer in found if answer["sha"] is not None}
+        except (OSError, ValueError, KeyError, TypeError):
             return cls(outcome.cell.name, told["asked"], reason=f"its {FILE} is gone or damaged")
-        given = {answer["prompt_id"]: answer for answer in found if answer["sha"] is not None}
         return cls(outcome.cell.name, told["asked"], given, told["reason"])
 
 

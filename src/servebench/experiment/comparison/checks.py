@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.experiment.ab.schedule import NOT_RUN
 from servebench.experiment.caches import cache_state
-from servebench.experiment.comparison.correctness import NEAR_TIES
+from servebench.experiment.comparison.correctness import NEAR_TIES, NOT_JUDGED, SAME
 from servebench.experiment.comparison.differences import Difference, differences
 from servebench.experiment.comparison.effect import BETTER, WORSE, Effect
 from servebench.experiment.comparison.sides import doubts_of, is_simulated
@@ -35,9 +35,21 @@ def of_ab(
         *_lost(schedule),
         *_plans(schedule),
         *mixed(used),
-        doubts(used),
+        *([doubts(used)] if used else []),
         *reach(effects),
-        one_variable(found, {arm.name: schedule.design.variables(arm.name) for arm in schedule.design.running[1:]}),
+        *(_of_used(schedule, noise, found, correctness) if used else []),  # nothing good is said of no runs
+    ]
+
+
+def _of_used(
+    schedule: Schedule, noise: Document | None, found: Sequence[Document], correctness: Document | None
+) -> list[Code]:
+    """What is checked of the runs that count, of which there are some."""
+    used = [outcome for outcomes in schedule.used.values() for outcome in outcomes]
+    compared = [arm.name for arm in schedule.design.running[1:] if schedule.pairs(arm.name)]
+    return [
+        one_variable(found, {name: schedule.design.variables(name) for name in compared}),
+        *no_change(schedule.unchanged()),
         changed(schedule.used),
         caches(used),
         noise_of(noise),
@@ -74,6 +86,8 @@ def _plans(schedule: Schedule) -> list[Code]:
     """A repeat's arms must have been sent the same."""
     unequal = [cand.cell.name for arm in schedule.design.running[1:] for _, cand in schedule.unequal(arm.name)]
     if not unequal:
+        if not any(schedule.pairs(arm.name) for arm in schedule.design.running[1:]):
+            return []
         return [code("pairs.plan", OK, "all arms of a repeat were sent the same requests at the same instants")]
     text = f"{shorten(unequal)}: the plan is another one than the base's, so that there is no pair"
     return [code("pairs.plan", FAIL, text, "change the server between arms, not the workload")]
@@ -104,7 +118,10 @@ def reach(effects: Mapping[str, Sequence[Effect]]) -> list[Code]:
         return [code("design.reach", OK, "so many runs can reach the level")]
     name, primary = blind[0]
     text = f"{name}: {primary.figure}, the primary figure, has no p: {primary.reason}"
-    return [code("design.reach", WARN, text, "more runs of each")]
+    elsewhere = any(each.ratio is not None for each in effects[name])
+    lacking = primary.kind != "ratio" or (primary.ratio is None and elsewhere)
+    step = "take a --primary that every run has, above 0" if lacking else "more runs of each"
+    return [code("design.reach", WARN, text, step)]
 
 
 def one_variable(found: Sequence[Document], variables: Mapping[str, Sequence[str]]) -> Code:
@@ -114,11 +131,22 @@ def one_variable(found: Sequence[Document], variables: Mapping[str, Sequence[str
         what = shorten(f"{each['key']} ({brief(each['base'])} and {brief(each['cand'])})" for each in other)
         text = f"more than the arms' own settings differs: {what}"
         return code("arms.one_variable", WARN, text, "make these equal, or the effect cannot be told from theirs")
+    if not variables:
+        return code("arms.one_variable", OK, "what differs between the arms is not known: there is no pair")
     several = [f"{name} ({', '.join(keys)})" for name, keys in variables.items() if len(keys) > 1]
     if several:
         text = f"arms that change several things at once, which share the effect: {shorten(several)}"
         return code("arms.one_variable", OK, text)
     return code("arms.one_variable", OK, "nothing but the arms' own settings differs between them")
+
+
+def no_change(unchanged: Mapping[str, Sequence[str]]) -> list[Code]:
+    """Whether the server says that what an arm was to change is as it was, such as after a hook without effect."""
+    if not unchanged:
+        return []
+    what = shorten(f"{arm}: {', '.join(told)}" for arm, told in unchanged.items())
+    text = f"the change did not come about, by the server's own word: {what}, as in the base"
+    return [code("arms.no_change", WARN, text, "look at what the hook command does")]
 
 
 def several(found: Sequence[Document]) -> Code:
@@ -180,13 +208,29 @@ def noise_of(noise: Document | None) -> Code:
 
 
 def answers(correctness: Document | None) -> Code:
-    """Whether the arms give the same answers."""
-    if correctness is None or correctness["verdict"] == "not judged":
-        why = f": {correctness['reason']}" if correctness and correctness.get("reason") else ""
-        return code("correctness.answers", OK, f"whether the arms answer alike was not judged{why}")
-    if correctness["verdict"] == "same":
+    """Whether the arms give the same answers; questions that were asked and settle nothing are a doubt."""
+    if correctness is None or correctness["verdict"] == NOT_JUDGED:
+        return _not_judged(correctness or {})
+    if silent := _silent(correctness["arms"]):
+        text = f"probes were left without an answer that another arm answered: {shorten(silent)}"
+        return code("correctness.answers", WARN, text, "probes.json of its runs says why")
+    if correctness["verdict"] == SAME:
         return code("correctness.answers", OK, "the arms answer alike")
     if correctness["verdict"] == NEAR_TIES:
         return code("correctness.answers", OK, f"the arms answer alike but for near-ties: {correctness['reason']}")
     text = "the arms' answers differ by more than one arm's own do from run to run"
     return code("correctness.answers", WARN, text, "a speed-up that changes answers is no speed-up: look at them first")
+
+
+def _not_judged(correctness: Document) -> Code:
+    asked, reason = correctness.get("probes"), correctness.get("reason")
+    text = f"whether the arms answer alike was not judged{f': {reason}' if reason else ''}"
+    step = "look at the answers that differ, or repeat with what is missing" if asked else ""
+    return code("correctness.answers", WARN if asked else OK, text, step)
+
+
+def _silent(arms: Mapping[str, Document]) -> list[str]:
+    """The arms that answered a smaller share of their probes than the best one did."""
+    shares = {name: arm["answered"] / arm["asked"] for name, arm in arms.items() if arm["asked"]}
+    lacking = [name for name, share in shares.items() if share < max(shares.values())]
+    return [f"{name} answered {arms[name]['answered']} of {arms[name]['asked']}" for name in lacking]

@@ -3,7 +3,9 @@
 Something is better or worse when the test finds it at the level *and the point estimate* lies beyond the size that
 matters (`min_effect`, or the A/A noise floor where that is larger). That the whole interval lies beyond it is not asked
 for: six pairs would then find a true effect of three times the size only. There is no difference when the whole
-interval lies within the size that matters, or when what was found is smaller than it. Everything else is undecided.
+interval lies within the size that matters, or when what was found is smaller than it. Everything else is undecided,
+as are pairs of two kinds: the test is one of their mean, the estimate is their median, and where these do not agree
+neither is claimed.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ def conclude(found: Contrast, p: float | None, limits: Limits, better: str) -> t
         better: "lower" or "higher".
     """
     size, significant = abs(found.estimate), p is not None and p <= limits.alpha
+    if significant and found.paired and _uneven(found, limits.matters):
+        return UNDECIDED, f"real (p {p:.2g}), but the pairs are of two kinds: their median and mean do not agree"
     if significant and size > max(limits.matters, limits.noise):
         improved = (found.estimate < 0) == (better == "lower")
         return BETTER if improved else WORSE, f"p {p:.2g}, and beyond {_bar(limits)}"
@@ -60,6 +64,12 @@ def conclude(found: Contrast, p: float | None, limits: Limits, better: str) -> t
     if significant:
         return UNDECIDED, f"not further apart than two equal arms may be ({math.expm1(limits.noise) * 100:.2g} %)"
     return UNDECIDED, "" if p is None else f"may be chance (p {p:.2g})"
+
+
+def _uneven(found: Contrast, size: float) -> bool:
+    """Whether median and mean of the pairs are on two sides of 0, or only the mean is beyond the size that matters."""
+    mean = float(found.differences.mean())
+    return mean * found.estimate < 0 or abs(found.estimate) <= size < abs(mean)
 
 
 def _within(found: Contrast, size: float) -> bool:

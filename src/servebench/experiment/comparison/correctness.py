@@ -109,16 +109,17 @@ def judge(base: Sequence[Answers], cand: Sequence[Answers], alpha: float = ALPHA
     """Hold an arm's answers against the base's; runs without any answer are left out."""
     ours, theirs = ([run for run in runs if run.by_probe] for runs in (base, cand))
     if not ours or not theirs:
-        side = base if not ours else cand
-        return Judgement(
-            NOT_JUDGED, next((run.reason for run in side if run.reason), "it has no run that can be compared")
-        )
+        return Judgement(NOT_JUDGED, f"the base: {_silence(base)}" if theirs else _silence(cand))
     between = distances([*ours, *theirs])
     if np.isnan(between).any():
         return Judgement(NOT_JUDGED, "the arms were not asked the same probes")
     if not between.any():
         return Judgement(SAME, "every answer is the same in every run")
     return _tested(between, len(ours), len(theirs), alpha)
+
+
+def _silence(runs: Sequence[Answers]) -> str:
+    return next((run.reason for run in runs if run.reason), "it has no run that can be compared")
 
 
 def _tested(between: Floats, n: int, m: int, alpha: float) -> Judgement:

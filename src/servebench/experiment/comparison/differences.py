@@ -24,6 +24,7 @@ _MACHINE = {
     "clock": ("source",),
 }
 _GPU = ("uuid", "name", "vbios", "ecc", "power_limit_w", "clock_sm_max_mhz", "clock_mem_max_mhz", "mig", "compute_mode")
+_NO_SETTINGS = ("server.model.", "server.kv_cache.")  # what the server is and has, and not how it is set
 _MODEL = ("model", "endpoint.model", "engine.vllm.model")
 
 
@@ -65,6 +66,21 @@ def differences(a: Manifest, b: Manifest) -> list[Difference]:
         if mine != its and (kind == SET or (mine is not None and its is not None)):
             found.append(Difference(key, mine, its, kind))
     return found
+
+
+def unchanged(a: Manifest, b: Manifest, variables: Sequence[str]) -> list[str]:
+    """Settings that, by the server's own word, are the same in both runs, though a variable was to change them.
+
+    A variable that shows in some difference, or of which the server says nothing, adds none.
+    """
+    theirs, changed = dict(_facts(b)), [each.key for each in differences(a, b)]
+    hidden = [name for name in variables if not any(is_named(key, [name]) for key in changed)]
+    return [
+        f"{key} is {value}"
+        for key, (_, value) in _facts(a)
+        if key.startswith("server.") and not key.startswith(_NO_SETTINGS) and is_named(key, hidden)
+        if value is not None and theirs.get(key, (None, None))[1] == value
+    ]
 
 
 def is_named(key: str, variables: Sequence[str]) -> bool:

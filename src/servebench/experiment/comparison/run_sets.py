@@ -76,6 +76,8 @@ def _of_part(part: str) -> Iterator[Outcome]:
         yield read_run(path)
     elif ExperimentDir.is_one(path):
         arms = _arms(ExperimentDir.open(path))
+        if not arms:
+            raise UsageError(f"{part} is an experiment of which no run has ended")
         raise UsageError(
             f"{part} is an experiment; say which of its arms: {', '.join(f'{part}:{arm}' for arm in arms)}"
         )
@@ -97,14 +99,15 @@ def _of_arm(part: str) -> Iterator[Outcome]:
     if not colon or not Path(place).exists():
         raise UsageError(f"there is no {part}; expected {FORMS}")
     directory = ExperimentDir.open(place)
-    outcomes = directory.outcomes()
-    chosen = [each for each in outcomes if name in (each.cell.labels.get("arm"), each.cell.name)]
+    records = directory.document["cells"]
+    chosen = [record for record in records if name in (record["labels"].get("arm"), record["name"])]
     if not chosen:
         names = _arms(directory)
         raise UsageError(
             f"{place} has no arm {name}{did_you_mean(name, names)}; it has {', '.join(names) or 'none yet'}"
         )
-    yield from chosen
+    for record in chosen:
+        yield directory.outcome(record) or read_run(directory.path / record["path"])
 
 
 def _arms(directory: ExperimentDir) -> list[str]:
@@ -126,7 +129,7 @@ def _summary(run: RunDir) -> dict[str, Any]:
         return _analysed(run)
     except OSError as error:
         raise UsageError(f"cannot read {run.summary_path}: {error.strerror}") from error
-    return dict(found)
+    return found if isinstance(found, dict) else _analysed(run)
 
 
 def _analysed(run: RunDir) -> dict[str, Any]:
