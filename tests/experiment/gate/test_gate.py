@@ -128,6 +128,8 @@ class TestNoiseLimits:
         assert (found["exit_code"], check["source"], check["noise"]) == (0, "stated", None)
         assert check["limit"] == pytest.approx(0.10)
         assert "3 baseline runs do not say how far equal runs lie apart" in code(found, "gate.few_runs")["text"]
+        single = gate(sets("cand", 100), sets("base", 100))
+        assert code(single, "gate.few_runs")["text"].startswith("1 baseline run does not say")
         assert gate(sets("cand", 111, 111, 111), sets("base", 100, 100, 100))["exit_code"] == 4
 
     def test_a_gate_that_finds_only_large_changes_says_so(self) -> None:

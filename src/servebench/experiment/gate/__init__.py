@@ -138,10 +138,11 @@ def _advice(checks: Sequence[Check], sides: Sides) -> list[Code]:
     unknown = [each for each in checks if each.source == GIVEN and not each.absolute and each.noise is None]
     if stated or unknown:
         what = f"limits are the stated {100 * FALLBACK:g} %" if stated else "given limits decide alone, noise or not"
-        text = f"{len(sides.base)} baseline runs do not say how far equal runs lie apart: {what}"
+        runs = "1 baseline run does" if len(sides.base) == 1 else f"{len(sides.base)} baseline runs do"
+        text = f"{runs} not say how far equal runs lie apart: {what}"
         found.append(code("gate.few_runs", WARN, text, f"keep a baseline of {LEAST_RUNS} runs, better 10"))
     if any(each.design == APART for each in checks):
-        text = "the runs had different plans (seeds), so that the limits also hold the spread between plans"
+        text = "the runs had different plans (seeds), so that changes and limits also hold the spread between plans"
         found.append(code("gate.plans", WARN, text, "run baseline and candidate with one seed"))
     blunt = [each for each in checks if each.found_from is not None]
     if blunt and all(abs(each.found_from or 0) > BLUNT for each in blunt):
