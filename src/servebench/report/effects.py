@@ -176,7 +176,7 @@ def _legend(effects: list[Document]) -> Iterator[tuple[str, str]]:
     if reached:
         yield "interval", f"{100 * min(reached):.3g} %, of runs, by inverting the permutation test"
     yield "adj. p", "after Holm's correction over all tested figures, most of the level kept for the primary"
-    yield "A/A", "noise floor: 95 of 100 experiments with nothing changed stay below it; a dash: not measured (--aa)"
+    yield "A/A", "noise floor: nine of ten experiments with nothing changed stay below it; a dash: not measured (--aa)"
 
 
 def details(result: Document, path: Path | None) -> RenderableType:

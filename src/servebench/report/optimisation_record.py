@@ -184,7 +184,8 @@ def _noise(result: Document) -> Iterator[str]:
     shown = ", ".join(f"{words.title(effect['figure'])} {words.change(effect)}" for effect in effects)
     yield (
         f"A/A: {code(found['arm'])}, the base run a second time in every repeat, against the base: {shown or 'none'}. "
-        "The floor is the largest difference between equal arms that these pairs are compatible with."
+        "The floor is what the median of as many pairs stays below in about nine of ten experiments in which nothing "
+        "is changed."
     )
 
 

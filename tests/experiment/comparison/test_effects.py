@@ -255,6 +255,13 @@ def test_noise_floor_is_that_of_a_median_of_as_many_pairs() -> None:
     assert float(np.median(floors)) == pytest.approx(float(np.quantile(np.abs(medians), 0.95)), rel=0.15)
 
 
+def test_about_nine_of_ten_equal_experiments_stay_below_the_floor_of_six_pairs() -> None:
+    random = np.random.default_rng(2)
+    floors = np.log([floor(*100 * np.exp(random.normal(0, 0.02, 6))) for _ in range(200)])
+    others = np.abs(np.median(random.normal(0, 0.02, (20_000, 6)), axis=1))
+    assert 0.88 <= float((others[:, None] < floors).mean()) <= 0.95
+
+
 def test_noise_floor_hardly_minds_one_odd_pair_but_does_mind_a_drift() -> None:
     assert floor(100, 101, 99, 100, 101, 300) < 1.1
     assert floor(*[105] * 6) == pytest.approx(1.05)
