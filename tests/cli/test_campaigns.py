@@ -103,6 +103,20 @@ def test_a_key_goes_nowhere(scenario_file: Path, tmp_path: Path, monkeypatch: py
         assert KEY.encode() not in file.read_bytes(), file
 
 
+def test_the_secrets_of_every_arm_are_known(scenario_file: Path, tmp_path: Path) -> None:
+    arms = [
+        {
+            "overrides": [f"endpoint.headers.X-Tenant={KEY}-{name}"],
+            "environ": {"SERVEBENCH_ARM_API_KEY": f"{name}-hook-1"},
+        }
+        for name in ("a", "b")
+    ]
+    with click.Context(twice):
+        work = campaign("ab", "t", {"arms": arms}, str(scenario_file), (), tmp_path / "e", True, False, RunOptions())
+    assert {f"{KEY}-a", f"{KEY}-b", "a-hook-1", "b-hook-1"} <= set(work.directory.secrets)
+    assert not any(word in (tmp_path / "e/experiment.json").read_text() for word in (KEY, "hook-1"))
+
+
 def test_a_wrong_setting_is_said_before_anything_is_made(scenario_file: Path, tmp_path: Path) -> None:
     found = invoke(scenario_file, "--out", tmp_path / "e", "-s", "load.poison=3").exception
     assert isinstance(found, UsageError)

@@ -93,7 +93,7 @@ def campaign(
     from servebench.experiment.runner import ScenarioRunner
     from servebench.report import write_reports
 
-    secrets = _secrets(scenario, overrides, options)
+    secrets = _secrets(scenario, overrides, question, options)
     directory = ExperimentDir.begin(out, kind, name, question, ["servebench", *sys.argv[1:]], secrets)
     occupy(directory.path)
     view = None if quiet else Progress(directory.path, figure)
@@ -101,12 +101,20 @@ def campaign(
     return Campaign(directory, runner, view, retry_failed, runner.recover)
 
 
-def _secrets(scenario: str, overrides: Sequence[str], options: RunOptions) -> tuple[str, ...]:
+def _secrets(
+    scenario: str, overrides: Sequence[str], question: Mapping[str, Any], options: RunOptions
+) -> tuple[str, ...]:
+    """What must not be written of any run, the longest first: those of every arm, where the question has arms."""
     from servebench.record.redaction import secrets_of
     from servebench.scenario.loading import load_scenario
 
     named = (options.api_key_env, options.telemetry_token_env)
-    return secrets_of(load_scenario(scenario, overrides).resolved(), os.environ, named)
+    found: set[str] = set()
+    arms: Sequence[Mapping[str, Any]] = question.get("arms") or [{"overrides": (), "environ": {}}]
+    for arm in arms:
+        loaded = load_scenario(scenario, [*overrides, *arm["overrides"]])
+        found.update(secrets_of(loaded.resolved(), {**os.environ, **arm["environ"]}, named))
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
 
 
 def occupy(path: Path) -> None:
