@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `runs`, what tests of whol
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and so would be the tests and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 KEPT_FOR_VLLM = ("SERVEBENCH_VLLM_PYTHON", "SERVEBENCH_REQUIRE_VLLM")
 

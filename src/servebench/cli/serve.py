@@ -56,8 +56,7 @@ def command(
     log_path = log_path or cache_root() / "logs" / f"vllm-{os.getpid()}.log"
     click.echo(f"Python with vLLM: {python}\nits log: {log_path}")
     with launch_vllm(settings, python, log_path, timeout, port=port, progress=_announce_stage) as server:
-        _announce(server)
-        _watch(server)
+        _serve(server)
 
 
 def _announce_stage(stage: str) -> None:
@@ -73,9 +72,10 @@ def _announce(server: VllmServer) -> None:
     )
 
 
-def _watch(server: VllmServer) -> None:
-    """Wait for Ctrl-C, SIGTERM or the server's own end, which is an error."""
+def _serve(server: VllmServer) -> None:
+    """Say where it is and wait for Ctrl-C, SIGTERM or the server's own end, which is an error."""
     try:
+        _announce(server)
         while server.alive():
             time.sleep(0.2)
     except KeyboardInterrupt:
