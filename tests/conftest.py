@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,16 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-# A shell starts what it puts into the background deaf to Ctrl-C, and so would be the tests and all that they start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 KEPT_FOR_VLLM = ("SERVEBENCH_VLLM_PYTHON", "SERVEBENCH_REQUIRE_VLLM")
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Let the test and all that it starts hear Ctrl-C, which a shell's background does not; it leaves no handler."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    left = signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert left is signal.default_int_handler, f"a handler of Ctrl-C was left behind: {left}"
 
 
 @pytest.fixture(autouse=True)

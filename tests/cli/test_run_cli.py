@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import servebench
 from runs import EVENTS, MILLISECOND, Command, OpenAI, command, tokens, until, write_scenario
 from servebench.record.rundir import RunDir
 from servebench.testing import (
@@ -348,8 +350,11 @@ class TestErrors:
         ran = start({"constant": "5/s", "request": 2}, "-e", truth.url)
         self.check(ran, out, "scenario.yaml:", "request", "requests")
 
-    def test_no_vllm(self, start: Started, out: Path) -> None:
-        ran = start(LONG, "-e", "vllm", PATH="/nowhere", SERVEBENCH_VLLM_PYTHON="")
+    def test_no_vllm(self, start: Started, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        elsewhere = tmp_path / "checkout" / "src"  # this one may have an environment with vLLM, which would be found
+        shutil.copytree(Path(servebench.__file__).parent, elsewhere / "servebench")
+        monkeypatch.chdir(tmp_path)
+        ran = start(LONG, "-e", "vllm", PATH="/nowhere", SERVEBENCH_VLLM_PYTHON="", PYTHONPATH=str(elsewhere))
         ended(ran, 2)
         assert ran.stderr.strip().splitlines()[-1].startswith("servebench: error: ")
         assert not out.exists()

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,23 +95,26 @@ def serve(
     from servebench.telemetry.remote_serve import TelemetryServer, local_sources
 
     tls = _tls(cert, key)
-    ended = _ended_by_signal()
     sources = local_sources(nvml_hz, server_pids=server_pids)
     try:
         server = TelemetryServer(sources, host, port, os.environ[token_env] if token_env else None, name=name, tls=tls)
     except OSError as error:
         raise EngineError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    with server:
+    with server, _ended_by_signal() as ended:
         _announce(server, token_env is not None and tls is None)
         ended.wait()
 
 
-def _ended_by_signal() -> threading.Event:
-    """An event that Ctrl-C and SIGTERM set."""
+@contextmanager
+def _ended_by_signal() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, as long as the context lasts."""
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _announce(server: TelemetryServer, token_in_clear: bool) -> None:

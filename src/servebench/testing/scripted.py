@@ -132,8 +132,9 @@ class ScriptedServer:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            self._spawn(self._serve, sock, self.connections)
-            self.connections += 1
+            number = self.connections
+            self.connections += 1  # before it is served: whoever has its answer may ask for the number
+            self._spawn(self._serve, sock, number)
 
     def _serve(self, sock: socket.socket, number: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -14,6 +14,7 @@ from servebench.engine.sim.settings import SimSettings
 from servebench.engine.sim.steplog import StepLog
 
 _CONNECTIONS = 65_536
+_ENDED_BY = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(
@@ -57,12 +58,12 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     app = SimApp(settings, model, loop)
     if step_log is not None:
         app.engine.step_log = StepLog(step_log)
     server = await loop.create_server(app.protocol, host, port, backlog=4096)
+    for number in _ENDED_BY:  # not before it listens: if it cannot, nothing would take them away
+        loop.add_signal_handler(number, stop.set)
     _allow_many_connections()
     if watch is not None:
         watch(stop)
@@ -71,6 +72,8 @@ async def _serve(
     await stop.wait()
     server.close()
     app.close()
+    for number in _ENDED_BY:
+        loop.remove_signal_handler(number)
 
 
 def _url(listener: socket.socket) -> str:
