@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from servebench.telemetry.processes import process_tree
 from servebench.telemetry.samplers import SamplerProcess
 
 if TYPE_CHECKING:
@@ -104,16 +103,3 @@ def _server_pids(facts: EndpointFacts, target: Target) -> list[int]:
 
     port = urlsplit(facts.url).port
     return gpu_server_pids(port) if port is not None and is_loopback(facts.url) else []
-
-
-def process_tree(root: int, proc: Path = Path("/proc")) -> list[int]:
-    """`root` and all its living descendants; `root` alone where the system has no /proc."""
-    children: dict[int, list[int]] = {}
-    for stat in proc.glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
-            parent = int(stat.read_text("utf-8", "replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    tree = [root]
-    for pid in tree:
-        tree += children.get(pid, [])
-    return tree

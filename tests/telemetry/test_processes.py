@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from servebench.run.sampling import process_tree
+from servebench.telemetry.processes import process_tree
 
 
 def put(proc: Path, pid: int, parent: int, name: str = "python") -> None:

@@ -1,0 +1,1 @@
+"""Files of profilers, each format read into a `Timeline`."""

@@ -1,0 +1,1 @@
+"""The profilers, one module each."""
