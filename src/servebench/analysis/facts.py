@@ -135,11 +135,19 @@ def _metrics(
     metrics: dict[str, Statistics] = {}
     reached: dict[slo.Objective, Reached] = {}
     for name, metric in define(run).items():
-        mine = tuple(o for o in wanted if o.metric == name)
-        kept = {o: attained(run, cohort, o, metric.sample(run, cohort)) for o in mine}
-        metrics[name], values = describe(metric, metric.sample(run, cohort), tuple(o.quantile for o in mine))
-        reached |= {o: Reached(o, values.get(o.quantile.name), metrics[name].n, kept[o]) for o in mine}
+        metrics[name], more = _metric(run, cohort, metric, tuple(o for o in wanted if o.metric == name))
+        reached |= more
     return metrics, tuple(reached[o] for o in wanted)
+
+
+def _metric(
+    run: RunData, cohort: Bools, metric: Metric, objectives: tuple[slo.Objective, ...]
+) -> tuple[Statistics, dict[slo.Objective, Reached]]:
+    samples = metric.sample(run, cohort)
+    found, values = describe(metric, samples, tuple(o.quantile for o in objectives))
+    return found, {
+        o: Reached(o, values.get(o.quantile.name), found.n, attained(run, cohort, o, samples)) for o in objectives
+    }
 
 
 def describe(metric: Metric, samples: Samples, more: tuple[Quantile, ...] = ()) -> tuple[Statistics, dict[str, int]]:

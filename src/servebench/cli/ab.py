@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servebench.cli.campaigns import campaign, experiment_options
+from servebench.cli.campaigns import campaign, experiment_options, given_endpoint
 from servebench.cli.campaigns import dry_run as print_dry_run
 from servebench.cli.judging import judging_options
 from servebench.cli.output import print_warning
@@ -95,9 +95,7 @@ def command(
 
     Exit codes: 0 whatever was found, 2 wrong usage, 3 the comparison is INVALID, 130 interrupted.
     """  # noqa: D301 - click's mark for lines that stay as they are
-    source = context.get_parameter_source("endpoint")
-    endpoint = None if source is click.core.ParameterSource.DEFAULT else options["endpoint"]
-    planned = _planned(scenario, overrides, _arms(vary, written), endpoint, options)
+    planned = _planned(scenario, overrides, _arms(vary, written), given_endpoint(context), options)
     if dry_run:
         print_dry_run(planned.cells(), as_json)
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from servebench.cli.options import (
     Command,
@@ -51,6 +52,12 @@ def experiment_options(function: Command) -> Command:
     for option in reversed(shared):
         function = option(function)
     return function
+
+
+def given_endpoint(context: click.Context) -> str | None:
+    """The endpoint that the user has named; None where it is only the option's default."""
+    default = context.get_parameter_source("endpoint") is ParameterSource.DEFAULT
+    return None if default else str(context.params["endpoint"])
 
 
 def _out_option(function: Command) -> Command:

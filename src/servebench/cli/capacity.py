@@ -146,6 +146,7 @@ def command(
         _dry_run(scenario, overrides, run_options, asked, settings, budget_s, as_json)
         return
     check_servers([loaded], run_options.endpoint, run_options.vllm_python)
+    quiet = quiet or as_json
     figure = f"{loaded.slo.objectives[0].metric}.{loaded.slo.objectives[0].quantile}"
     campaign = campaigns.campaign(
         "capacity", loaded.name, asked, scenario, overrides, out, quiet, retry_failed, run_options, figure

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from click.core import ParameterSource
 
 from servebench.cli import campaigns
 from servebench.cli.output import print_warning
@@ -71,8 +70,8 @@ def command(
 
     variables = [_parsed(text) for text in vary]
     keys = [variable.key for variable in variables]
-    endpoint = resolve_endpoint(keys, _given(context, options.pop("endpoint")))
-    settings = RunOptions(endpoint=endpoint, **options)
+    endpoint = resolve_endpoint(keys, campaigns.given_endpoint(context))
+    settings = RunOptions(**options | {"endpoint": endpoint})
     overrides = (*launch_overrides(scenario, overrides, keys), *overrides)
     base = load_scenario(scenario, overrides)
     how: Literal["grid", "zip"] = "zip" if side_by_side else "grid"
@@ -84,7 +83,7 @@ def command(
     check_servers(scenarios, endpoint, settings.vllm_python)
     asked = sweep.question(base, variables, how, repeats, endpoint, settings.model, settings.reset_caches)
     campaign = campaigns.campaign(
-        "sweep", base.name, asked, scenario, overrides, out, quiet, retry_failed, settings, "ttft.p99"
+        "sweep", base.name, asked, scenario, overrides, out, quiet or as_json, retry_failed, settings, "ttft.p99"
     )
     campaign.run_all(cells)
     context.exit(report_experiment(campaign.directory, as_json))
@@ -97,11 +96,6 @@ def _parsed(text: str) -> Variable:
     if variable.note:
         print_warning(variable.note)
     return variable
-
-
-def _given(context: click.Context, endpoint: str) -> str | None:
-    """The endpoint that the user has named; None where it is only the option's default."""
-    return None if context.get_parameter_source("endpoint") is ParameterSource.DEFAULT else endpoint
 
 
 def _loaded(

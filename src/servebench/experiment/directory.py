@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from servebench import __version__
 from servebench.errors import UsageError
 from servebench.experiment.cell import Cell, Outcome
 from servebench.experiment.portable import portable_command, portable_text, shown
+from servebench.record.document import make_unused, read_document, replace_document
 
 SCHEMA = 1
 DOCUMENT = "experiment.json"
@@ -93,20 +92,9 @@ class ExperimentDir:
     def open(cls, path: Path | str) -> ExperimentDir:
         """Open an experiment, finished or not; raises UsageError when there is none, or it is damaged or newer."""
         path = Path(path)
-        file = path / DOCUMENT
-        try:
-            document = json.loads(file.read_text("utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"{path} is no experiment: it has no {DOCUMENT}") from None
-        except OSError as error:
-            raise UsageError(f"cannot read {file}: {error.strerror}") from error
-        except ValueError as error:
-            raise UsageError(f"{file} is damaged: {error}") from error
-        schema = document.get("schema") if isinstance(document, dict) else None
-        if schema != SCHEMA:
-            raise UsageError(f"{file} has schema {schema}; this version of servebench reads schema {SCHEMA}")
+        document = read_document(path / DOCUMENT, SCHEMA, "experiment")
         if missing := [key for key, kind in NEEDED.items() if not isinstance(document.get(key), kind)]:
-            raise UsageError(f"{file} is damaged: {missing[0]} is not what it should be")
+            raise UsageError(f"{path / DOCUMENT} is damaged: {missing[0]} is not what it should be")
         return cls(path, document)
 
     @staticmethod
@@ -167,14 +155,8 @@ class ExperimentDir:
         Raises:
             UsageError: it cannot be written.
         """
-        text = json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False)
-        scratch = self.path / f".{DOCUMENT}.new"
         try:
-            with scratch.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self.path / DOCUMENT)
+            replace_document(self.path / DOCUMENT, self.document)
         except OSError as error:
             raise UsageError(f"the experiment in {self.path} cannot go on: {error.strerror}") from error
 
@@ -205,23 +187,11 @@ def _made(path: Path | None, stem: str) -> Path:
     """Make the experiment's directory."""
     try:
         if path is None:
-            return _unused(f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+            return make_unused(RESULTS, f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the directory {path or RESULTS}: {error.strerror}") from error
     return path
-
-
-def _unused(stem: str) -> Path:
-    """A new folder below the results: `stem`, or the first of ``stem-2``, ``stem-3``, ... that is free."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
-        try:
-            (RESULTS / name).mkdir()
-        except FileExistsError:
-            continue
-        return RESULTS / name
-    raise AssertionError("the names never end")
 
 
 def _check_same(found: ExperimentDir, kind: str, asked: Document) -> None:

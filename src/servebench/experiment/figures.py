@@ -88,27 +88,27 @@ def value_of(summary: Mapping[str, Any], name: str) -> float | None:
     if wanted == "failed_share":
         return _failed_share(summary)
     if wanted in _OTHERS:
-        return _number(_at(summary, _OTHERS[wanted][0]))
+        return _number(at(summary, _OTHERS[wanted][0]))
     metric, _, statistic = wanted.partition(".")
-    stored = _at(summary, f"metrics.{metric}") or {}
+    stored = at(summary, f"metrics.{metric}") or {}
     return _number(stored[statistic]) if statistic in stored else _promised(summary, metric, statistic)
 
 
 def _failed_share(summary: Mapping[str, Any]) -> float | None:
     """Failed, dropped, unfinished and lost requests of the cohort, over all that were due."""
-    planned, ok = _number(_at(summary, "cohort.planned")), _number(_at(summary, "cohort.ok"))
+    planned, ok = _number(at(summary, "cohort.planned")), _number(at(summary, "cohort.ok"))
     return 1 - ok / planned if planned and ok is not None else None
 
 
 def _promised(summary: Mapping[str, Any], metric: str, quantile: str) -> float | None:
     """A quantile that is not among the reported ones, where an objective asks for it."""
-    for objective in _at(summary, "slo.objectives") or []:
+    for objective in at(summary, "slo.objectives") or []:
         if (objective["metric"], objective["quantile"]) == (metric, quantile):
             return _number(objective["value"])
     return None
 
 
-def _at(document: Any, path: str) -> Any:
+def at(document: Any, path: str) -> Any:
     """What lies at a dotted path; None where the path ends early."""
     for key in path.split("."):
         document = document.get(key) if isinstance(document, Mapping) else None

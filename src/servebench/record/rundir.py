@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from servebench.errors import UsageError
 from servebench.record.columns import CHUNKS, REQUESTS, TELEMETRY
+from servebench.record.document import make_unused, read_document, replace_document, sync
 from servebench.record.journal import read_journals
 from servebench.record.merge import ROWS_AT_ONCE, ChunkIndex, owners, whole_requests
 from servebench.record.redaction import clean
@@ -72,8 +72,7 @@ class RunDir:
         """
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(when))
         try:
-            Path(results).mkdir(parents=True, exist_ok=True)
-            path = _make_unused(Path(results), f"{name}-{stamp}")
+            path = make_unused(Path(results), f"{name}-{stamp}")
             (path / "journal").mkdir()
         except OSError as error:
             raise UsageError(f"cannot make a run directory in {results}: {error.strerror}") from error
@@ -93,7 +92,7 @@ class RunDir:
             UsageError: there is no run, its run.json is damaged, or a newer version wrote it.
         """
         path = Path(path)
-        return cls(path, _read_manifest(path))
+        return cls(path, read_document(path / MANIFEST, MANIFEST_SCHEMA, "run directory"))
 
     def save_manifest(self) -> None:
         """Replace run.json as a whole; after a crash at any instant the old or the new one is there.
@@ -103,14 +102,7 @@ class RunDir:
         shown = clean(self.manifest, self.secrets)
         self.manifest.clear()
         self.manifest.update(shown)
-        text = json.dumps(self.manifest, indent=1, ensure_ascii=False, allow_nan=False)
-        scratch = self.path / f".{MANIFEST}.new"
-        with scratch.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self.path / MANIFEST)
-        _sync(self.path)
+        replace_document(self.path / MANIFEST, self.manifest)
 
     @property
     def plan_path(self) -> Path:
@@ -189,40 +181,6 @@ class RunDir:
         _write(self._table_path("requests"), REQUESTS, requests.to_batches())
 
 
-def _make_unused(results: Path, stem: str) -> Path:
-    for name in _numbered(stem):
-        try:
-            (results / name).mkdir()
-        except FileExistsError:
-            continue
-        return results / name
-    raise AssertionError("the names never end")
-
-
-def _numbered(stem: str) -> Iterator[str]:
-    yield stem
-    number = 2
-    while True:
-        yield f"{stem}-{number}"
-        number += 1
-
-
-def _read_manifest(path: Path) -> Manifest:
-    file = path / MANIFEST
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{path} is no run directory: it has no {MANIFEST}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{file} is damaged: {error}") from error
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema != MANIFEST_SCHEMA:
-        raise UsageError(f"{file} has schema {schema}; this version of servebench reads schema {MANIFEST_SCHEMA}")
-    return dict(manifest)
-
-
 def _read_parquet(path: Path) -> pa.Table:
     """Read one file; unlike `read_table`, which would make columns of folders that are called "a=b"."""
     import pyarrow.parquet as pq
@@ -249,7 +207,7 @@ def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> 
     with scratch.open("rb") as file:
         os.fsync(file.fileno())
     scratch.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _texts(schema: pa.Schema) -> list[str]:
@@ -258,12 +216,3 @@ def _texts(schema: pa.Schema) -> list[str]:
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
     return {"column_encoding": {f.name: "DELTA_BINARY_PACKED" for f in schema if pa.types.is_integer(f.type)}}
-
-
-def _sync(directory: Path) -> None:
-    """Make a rename in `directory` durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

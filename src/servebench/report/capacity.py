@@ -17,7 +17,7 @@ from servebench.report.figures import NOTHING, duration, number, plural
 
 PLOT_WIDTH, PLOT_HEIGHT = 36, 8
 NOISE = 1e-12
-MARKS = {"pass": ("✔ pass", "green"), "fail": ("✘ fail", "red"), "undecided": ("? undecided", "yellow")}
+MARKS = {"pass": ("✔", "pass", "green"), "fail": ("✘", "fail", "red"), "undecided": ("?", "undecided", "yellow")}
 
 Document = Mapping[str, Any]
 
@@ -100,12 +100,11 @@ def table(result: Document) -> Table:
     names = [objective["objective"] for objective in result["slo"]]
     columns = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     columns.add_column("rate", justify="right", no_wrap=True)
-    columns.add_column("runs", justify="right")
+    columns.add_column("n", justify="right", no_wrap=True)
     columns.add_column("decision", no_wrap=True)
-    columns.add_column("by", no_wrap=True)
     for name in names:
-        columns.add_column(f"{name}:\nkept it (interval)", justify="right", no_wrap=len(names) < 3)
-    columns.add_column("backlog", justify="right")
+        columns.add_column(f"{name}:\nkept it, %", justify="right", no_wrap=len(names) < 3)
+    columns.add_column("backlog", justify="right", no_wrap=True)
     columns.add_column("TTFT\np95", justify="right", no_wrap=True)
     columns.add_column("ITL\np99", justify="right", no_wrap=True)
     columns.add_column("goodput\n/s", justify="right", no_wrap=True)
@@ -117,8 +116,8 @@ def table(result: Document) -> Table:
 def _row(probe: Document, names: Sequence[str]) -> Iterator[RenderableType]:
     yield rate(probe["rate"])
     yield f"{probe['runs']}" + (f"+{probe['failed_runs']}✘" if probe["failed_runs"] else "")
-    yield Text(*MARKS[probe["decision"]])
-    yield "" if probe["decision"] == "pass" else probe["binding"] or NOTHING
+    mark, word, style = MARKS[probe["decision"]]
+    yield Text(f"{mark} {word if probe['decision'] == 'pass' else probe['binding'] or word}", style)
     for name in names:
         yield _share(probe["attainment"].get(name))
     growth = (probe["backlog"] or {}).get("growth")
@@ -136,7 +135,7 @@ def _share(found: Document | None) -> str:
     if found is None or found["value"] is None:
         return NOTHING
     low, high = (_percent(found[end]) for end in ("low", "high"))
-    return f"{_percent(found['value'])} % ({low}–{high})"
+    return f"{_percent(found['value'])} ({low}–{high})"
 
 
 def _percent(share: float) -> str:
@@ -149,9 +148,10 @@ def notes(result: Document) -> Iterator[str]:
     """What a reader must know of the table."""
     targets = ", ".join(f"{objective['objective']} {100 * objective['target']:g} %" for objective in result["slo"])
     if targets:
+        yield "decision: ✔ passed; ✘ what failed; ? what could not be decided"
         yield f"kept it: share of the offered (itl, icl: of the tokens) that kept to the objective; must: {targets}"
     yield (
-        f"interval over runs, by which a decision errs in at most {100 * (1 - result['confidence']):.2g} % of cases; "
+        f"n: runs; interval over them, by which a decision errs in at most {100 * (1 - result['confidence']):.2g} % of cases; "
         "backlog: growth as a share of the offered"
     )
     if any(probe["failed_runs"] for probe in result["probes"]):

@@ -53,10 +53,10 @@ def print_report(
     console.print(render(summary, path, definitions), width=max(LEAST_WIDTH, min(WIDTH, console.width)))
 
 
-def stdout_console() -> Console:
-    """Standard output; where that is no terminal, `WIDTH` columns."""
+def stdout_console(width: int = WIDTH) -> Console:
+    """Standard output; where that is no terminal, `width` columns."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    return console if console.is_terminal else Console(highlight=False, width=width)
 
 
 class Report:

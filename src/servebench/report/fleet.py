@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from servebench.report.console import stdout_console
 from servebench.report.figures import NOTHING, number, plural, share
 
 WIDTH = 110
@@ -19,13 +20,8 @@ LEAST_WIDTH = 80
 
 def print_plan(plan: dict[str, Any], console: Console | None = None) -> None:
     """Print a plan (the document of `servebench.experiment.fleet.plan`) to `console`, by default standard output."""
-    console = console or _console()
+    console = console or stdout_console(WIDTH)
     console.print(render(plan), width=max(LEAST_WIDTH, min(WIDTH, console.width)))
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def render(plan: dict[str, Any]) -> RenderableType:

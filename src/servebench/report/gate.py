@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from servebench.report.console import stdout_console
 from servebench.report.figures import NOTHING, duration, number, plural, share
 
 WIDTH = 110
@@ -33,13 +34,8 @@ SOURCES = {
 
 def print_gate(gate: dict[str, Any], console: Console | None = None) -> None:
     """Print a gate (the document of `servebench.experiment.gate`) to `console`, by default standard output."""
-    console = console or _console()
+    console = console or stdout_console(WIDTH)
     console.print(render(gate), width=max(LEAST_WIDTH, min(WIDTH, console.width)))
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def render(gate: dict[str, Any]) -> RenderableType:

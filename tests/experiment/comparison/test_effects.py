@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from queueing import Arms, two_arms
 from servebench.experiment.comparison.effect import Effect
-from servebench.experiment.comparison.effects import Rules, judge_candidates, judge_paired, judge_unpaired, trade
+from servebench.experiment.comparison.effects import Figures, Rules, judge_candidates, trade
 from servebench.experiment.comparison.noise import noise_floors
 
 FAMILY = ("ttft.p99", "ttft.p50")
 EXPERIMENTS = 1_000
 BOTH = ("arrivals", "service")
+
+
+def judge_paired(base: Figures, cand: Figures, family: Sequence[str], **options: Any) -> list[Effect]:
+    """The effects of a candidate alone: value i of both sides is of one plan."""
+    return judge_candidates({"": (base, cand)}, Rules(family, True, **options))[""]
+
+
+def judge_unpaired(base: Figures, cand: Figures, family: Sequence[str], **options: Any) -> list[Effect]:
+    """The same of two sets of runs that are no pairs."""
+    return judge_candidates({"": (base, cand)}, Rules(family, False, **options))[""]
 
 
 def one(base: list[float | None], cand: list[float | None], figure: str = "ttft.p99", **options: float) -> Effect:

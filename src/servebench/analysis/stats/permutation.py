@@ -155,15 +155,26 @@ def _subsets(pairs: int, most: int) -> _Rearrangements:
 
 @lru_cache(maxsize=4)
 def _exchanges(n: int, m: int, most: int) -> _Rearrangements:
+    members, exact = divisions(n, m, most)
+    return _without_what_was_seen(members, members[:, :n].sum(axis=1), exact)
+
+
+def divisions(n: int, m: int, most: int = MOST) -> tuple[Floats, bool]:
+    """The ways to divide n + m runs into a first and a second arm.
+
+    Returns:
+        (divisions, n + m): 1 where a run is in the second arm. All of them, what was seen (the last m) included, where
+        there are at most `most`; else `most` − 1 at random.
+        Whether these are all.
+    """
     count = math.comb(n + m, m)
-    if count <= most:
-        second = np.fromiter(chain.from_iterable(combinations(range(n + m), m)), np.int64, count * m).reshape(count, m)
-        members = np.zeros((count, n + m))
-        np.put_along_axis(members, second, 1.0, axis=1)
-    else:
+    if count > most:
         seen = np.repeat([0.0, 1.0], [n, m])
-        members = np.random.Generator(np.random.PCG64(SEED)).permuted(np.tile(seen, (most - 1, 1)), axis=1)
-    return _without_what_was_seen(members, members[:, :n].sum(axis=1), count <= most)
+        return np.random.Generator(np.random.PCG64(SEED)).permuted(np.tile(seen, (most - 1, 1)), axis=1), False
+    second = np.fromiter(chain.from_iterable(combinations(range(n + m), m)), np.int64, count * m).reshape(count, m)
+    members = np.zeros((count, n + m))
+    np.put_along_axis(members, second, 1.0, axis=1)
+    return members, True
 
 
 def _without_what_was_seen(members: Floats, sizes: Floats, exact: bool) -> _Rearrangements:

@@ -34,13 +34,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from math import comb
 from statistics import fmean, median_low
 from typing import Any
 
 import numpy as np
 
+from servebench.analysis.stats.holm import holm
+from servebench.analysis.stats.permutation import divisions
 from servebench.experiment.cell import Outcome
 from servebench.experiment.comparison.answers import (
     ASPECTS,
@@ -57,7 +59,6 @@ NEAR_TIES = "differs at near-ties only"
 NEAR_TIE = 0.125  # in log p: two steps of a bfloat16 logit between 8 and 16
 ALPHA = 0.05
 MOST = 20_000  # divisions of the runs; more are drawn at random
-SEED = 20_240_601
 DEFINITION = (
     "agreement: share of probes answered identically, over all pairs of runs; within: pairs of runs of one arm (A/A); "
     "p: share of the divisions of the runs into two arms in which the arms differ at least as much, Holm over the arms"
@@ -141,30 +142,16 @@ def exchange_p(between: Floats, n: int) -> float:
         n: runs of the first arm.
     """
     runs = len(between)
-    second = _divisions(runs, n)
+    second, exact = divisions(n, runs - n, MOST)
     across = ((second @ between) * (1 - second)).sum(axis=1)
     found = np.repeat([0.0, 1.0], [n, runs - n])
     seen = float((found @ between) @ (1 - found))
     as_large = int((across >= seen - 1e-9).sum())
-    exact = comb(runs, n) <= MOST
     return as_large / len(second) if exact else (1 + as_large) / (1 + len(second))
-
-
-def _divisions(runs: int, n: int) -> Floats:
-    """(divisions, runs): 1 where a run is in the second arm; all of them, or `MOST` at random."""
-    if (count := comb(runs, n)) > MOST:
-        found = np.repeat([0.0, 1.0], [n, runs - n])
-        return np.random.Generator(np.random.PCG64(SEED)).permuted(np.tile(found, (MOST, 1)), axis=1)
-    first = np.fromiter(chain.from_iterable(combinations(range(runs), n)), np.int64, count * n).reshape(count, n)
-    members = np.ones((count, runs))
-    np.put_along_axis(members, first, 0.0, axis=1)
-    return members
 
 
 def _corrected(judged: Mapping[str, Judgement], alpha: float) -> dict[str, tuple[Judgement, float | None]]:
     """Each judgement with its p after Holm's correction over the arms, which may take a "differs" back."""
-    from servebench.analysis.stats.holm import holm
-
     tested = {arm: judgement.p for arm, judgement in judged.items() if judgement.p is not None}
     adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True)) if tested else {}
     return {arm: (_after_holm(found, adjusted.get(arm), alpha), adjusted.get(arm)) for arm, found in judged.items()}

@@ -66,42 +66,15 @@ class Rules:
         return PRIMARY if name == self.family[0] else SECONDARY
 
 
-def judge_paired(
-    base: Figures,
-    cand: Figures,
-    family: Sequence[str],
-    *,
-    alpha: float = 0.05,
-    min_effect: float = 0.03,
-    floors: Mapping[str, float] | None = None,
-    outlook: bool = True,
-) -> list[Effect]:
-    """Judge pairs of runs: value i of `base` and value i of `cand` are of one plan; None where a run has none.
+def judge_candidates(sides: Mapping[str, Sides], rules: Rules) -> dict[str, list[Effect]]:
+    """Judge several candidates, each with the runs of the base that it is compared with, under one family.
+
+    Args:
+        sides: by candidate; in pairs, value i of both sides is of one plan. None where a run has no value.
 
     Returns:
         An effect for every figure that a run of both sides has, and for all of the family: its figures first, in order.
     """
-    rules = Rules(family, True, alpha, min_effect, floors, outlook)
-    return judge_candidates({"": (base, cand)}, rules)[""]
-
-
-def judge_unpaired(
-    base: Figures,
-    cand: Figures,
-    family: Sequence[str],
-    *,
-    alpha: float = 0.05,
-    min_effect: float = 0.03,
-    floors: Mapping[str, float] | None = None,
-    outlook: bool = True,
-) -> list[Effect]:
-    """Judge two sets of runs that are no pairs, of any number each; see `judge_paired`."""
-    rules = Rules(family, False, alpha, min_effect, floors, outlook)
-    return judge_candidates({"": (base, cand)}, rules)[""]
-
-
-def judge_candidates(sides: Mapping[str, Sides], rules: Rules) -> dict[str, list[Effect]]:
-    """Judge several candidates, each with the runs of the base that it is compared with, under one family."""
     found = {name: _measure(*both, rules) for name, both in sides.items()}
     family = _family(found, rules)
     return {name: [_effect((name, each), family, rules) for each in measured] for name, measured in found.items()}

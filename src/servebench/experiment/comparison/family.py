@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from servebench.analysis.stats.holm import holm
 from servebench.analysis.stats.permutation import Test, pairs_that_reach, runs_that_reach
-from servebench.analysis.stats.weighted_holm import weighted_holm
 from servebench.experiment.comparison.effect import PRIMARY, SECONDARY
 
 PRIMARY_SHARE = 0.7
@@ -49,9 +49,9 @@ def correct(tests: Mapping[Key, Test], roles: Mapping[Key, str], alpha: float) -
     """
     counts = Counter(roles[key] for key in tests)
     weights = [_weight(roles[key], counts) for key in tests]
-    least = weighted_holm([test.least_p for test in tests.values()], weights)
+    least = holm([test.least_p for test in tests.values()], weights)
     possible = least <= alpha
-    p = weighted_holm([test.p if can else 1.0 for test, can in zip(tests.values(), possible, strict=True)], weights)
+    p = holm([test.p if can else 1.0 for test, can in zip(tests.values(), possible, strict=True)], weights)
     adjusted = {key: float(each) for key, each, can in zip(tests, p, possible, strict=True) if can}
     found = all(adjusted.get(key, 1.0) <= alpha for key in tests if roles[key] == PRIMARY)
     return Family(counts, adjusted, {role: _level(role, counts, alpha, found) for role in counts})

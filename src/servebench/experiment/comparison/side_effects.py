@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from servebench.experiment.cell import Outcome
+from servebench.experiment.figures import at, value_of
 
 POPULATION = "median over the runs of an arm, each over its measured window; not tested"
 NOT_TOLD = "the server does not tell it"
@@ -76,22 +77,21 @@ def _reason(values: Sequence[Value]) -> str:
     return values[0][1] if values else "no run of this arm ended"
 
 
-def _at(document: Any, path: str) -> Any:
-    for key in path.split("."):
-        document = document.get(key) if isinstance(document, Mapping) else None
-    return document
+def _known(name: str, reason: str = NOT_TOLD, why: str = "") -> Callable[[Mapping[str, Any]], Value]:
+    """A figure that runs are compared by, too; the reason as in `_stored`."""
+    return lambda summary: (value_of(summary, name), str(at(summary, why) or reason))
 
 
 def _stored(path: str, reason: str = NOT_TOLD, why: str = "") -> Callable[[Mapping[str, Any]], Value]:
     """A value at a dotted path; its reason is told at the path `why`, or is always the same."""
-    return lambda summary: (_at(summary, path), str(_at(summary, why) or reason))
+    return lambda summary: (at(summary, path), str(at(summary, why) or reason))
 
 
 def _gpu_memory(summary: Mapping[str, Any]) -> Value:
     """p95 of the memory in use, over the GPUs that the server used; all of this machine where that is not known."""
-    used = {gpu["device"] for gpu in _at(summary, "energy.gpus") or [] if gpu["used"]}
+    used = {gpu["device"] for gpu in at(summary, "energy.gpus") or [] if gpu["used"]}
     rows = [row for row in _tables(summary, "mem_used_bytes") if not used or row["device"] in used]
-    reason = _at(summary, "energy.reason") or "the GPU's memory was not sampled"
+    reason = at(summary, "energy.reason") or "the GPU's memory was not sampled"
     return (sum(row["all"]["p95"] for row in rows) if rows else None), str(reason)
 
 
@@ -106,22 +106,17 @@ def _waiting(summary: Mapping[str, Any]) -> Value:
 
 
 def _tables(summary: Mapping[str, Any], name: str) -> list[Document]:
-    return [row for row in _at(summary, "phases_joined.tables") or [] if row["name"] == name]
+    return [row for row in at(summary, "phases_joined.tables") or [] if row["name"] == name]
 
 
 def _server_reason(summary: Mapping[str, Any]) -> str:
-    return str(_at(summary, "server_side.reason") or NOT_TOLD)
-
-
-def _failures(summary: Mapping[str, Any]) -> Value:
-    failed, planned = _at(summary, "cohort.failed"), _at(summary, "cohort.planned")
-    return (failed / planned if planned and failed is not None else None), "no request was due"
+    return str(at(summary, "server_side.reason") or NOT_TOLD)
 
 
 def _client_cpu(summary: Mapping[str, Any]) -> Value:
     """CPU time of the workers under load, over its length and their number."""
-    spent, workers = _at(summary, "client.cpu_load_s"), _at(summary, "client.workers")
-    length = _at(summary, "phases.load_end_s")
+    spent, workers = at(summary, "client.cpu_load_s"), at(summary, "client.workers")
+    length = at(summary, "phases.load_end_s")
     known = spent is not None and workers and length
     return (spent / workers / length if known else None), "the workers did not say what they used"
 
@@ -130,22 +125,22 @@ FIGURES = (
     Figure("gpu_memory_p95", "GPU memory in use, p95", "bytes", _gpu_memory),
     Figure("kv_capacity", "KV cache, capacity", "tokens", _stored("server_identity.kv_cache.tokens")),
     Figure("kv_usage_p95", "KV cache in use, p95", "share", _kv_usage),
-    Figure("preemptions", "preemptions", "requests", _stored("server_side.counters.preemptions.window")),
+    Figure("preemptions", "preemptions", "requests", _known("preemptions")),
     Figure("waiting_p95", "waiting in the server, p95", "requests", _waiting),
     Figure("steps_per_s", "engine steps a second", "1/s", _stored("server_side.steps.per_s")),
     Figure(
         "prefix_hit_share",
         "prefix-cache hits",
         "share",
-        _stored("server_side.prefix_cache.hit_share", why="server_side.prefix_cache.reason"),
+        _known("prefix_hit_share", why="server_side.prefix_cache.reason"),
     ),
     Figure(
         "j_per_output_token",
         "energy per output token",
         "J",
-        _stored("energy.j_per_output_token", why="energy.reason"),
+        _known("j_per_output_token", why="energy.reason"),
     ),
-    Figure("failed_share", "requests that failed", "share", _failures),
+    Figure("failed_share", "requests that failed", "share", _known("failed_share", "no request was due")),
     Figure(
         "ready_s",
         "launch to ready",
