@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from servebench.report import profile_words
 from servebench.report.figures import duration, number, plural, share, size
 
 FILES = (
@@ -127,6 +128,7 @@ def labelled(summary: dict[str, Any], path: Path | None) -> list[tuple[str, list
         ("Outcomes", outcomes(summary)),
         ("Client", client(summary)),
         ("Window", window(summary)),
+        ("Profile", profile(summary)),
         ("Plan", plan(summary)),
         ("Machine", machine(summary)),
         ("Files", files(path)),
@@ -254,6 +256,12 @@ def window(summary: dict[str, Any]) -> list[Line]:
     origin = f"latencies from `{summary['load']['origin']}`"
     lines = [Line(f"{measured} s measured after {rule} · {cohort} · {origin}")]
     return lines + [Line(note, "dim") for note in phases["notes"]]
+
+
+def profile(summary: dict[str, Any]) -> list[Line]:
+    """Of each profile window the answer in a sentence; `servebench analyze` shows the tables behind it."""
+    found = summary.get("profile")
+    return [Line(text, style) for text, style in profile_words.compact(found)] if found else []
 
 
 def files(path: Path | None) -> list[Line]:

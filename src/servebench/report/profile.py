@@ -1,0 +1,125 @@
+"""A profile for people: of each window the answer in a sentence and what to try next, then the tables behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from servebench.report import profile_tables as tables
+from servebench.report import profile_words as words
+from servebench.report.console import LEAST_WIDTH, stdout_console
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+WIDTH = 140  # names of kernels are long: more than the other reports take
+NARROW = 84  # columns, below which labels stand above their part
+
+Document = Mapping[str, Any]
+
+
+def print_profile(windows: Sequence[Document], console: Console | None = None) -> None:
+    """Print the answers of some windows to `console`, by default standard output.
+
+    Args:
+        windows: each as `servebench.analysis.profile.answers.answers` returns it; of `summary["profile"]`, "windows".
+        console: where to.
+    """
+    console = console or stdout_console()
+    width = max(LEAST_WIDTH, min(WIDTH, console.width))
+    for answers in windows:
+        console.print(Window(answers), width=width)
+
+
+class Window:
+    """The answers of one window as a rich renderable, which adapts to the width that it is given."""
+
+    def __init__(self, answers: Document) -> None:
+        self.answers = answers
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield panel(self.answers)
+        parts = [(label, part) for label, part in _sections(self.answers) if part]
+        yield Padding(_beside(parts) if options.max_width >= NARROW else _stacked(parts), (1, 3))
+
+
+def panel(answers: Document) -> Panel:
+    """The window's headline, and every finding with the next experiment."""
+    parts: list[RenderableType] = [Text(words.headline(answers), style="yellow" if answers["empty"] else "bold")]
+    if answers["no_device"]:
+        parts.append(Text(answers["no_device"], style="dim"))
+    if answers["findings"]:
+        parts += [Text(), _findings(answers["findings"])]
+    return Panel(
+        Group(*parts),
+        box=box.ROUNDED,
+        title=Text.assemble(" ", ("servebench", "bold"), f" · profile · {words.title(answers)} "),
+        title_align="left",
+        subtitle=Text(f" {words.subtitle(answers)} "),
+        subtitle_align="left",
+        border_style="dim",
+        padding=(1, 2),
+    )
+
+
+def _findings(findings: Sequence[Document]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(ratio=1)
+    for each in findings:
+        text = Text(each["sentence"])
+        if each["next"]:
+            text.append(f"\n→ {each['next']}", style="dim")
+        table.add_row(Text(each["code"]), text)
+    return table
+
+
+def _sections(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
+    """The parts by label; those without content are empty."""
+    yield "Traffic", [Text(text, style=style) for text, style in words.traffic(answers)]
+    yield "Clock", [Text(*words.clock(answers))]
+    if not answers["empty"]:
+        yield from _figures(answers)
+    yield "Overhead", tables.overhead(answers)
+    yield "Notes", [Text(note, style="dim") for note in answers["notes"]]
+    yield "Files", [Text(" · ".join(answers.get("files") or ()), style="dim")] if answers.get("files") else []
+
+
+def _figures(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
+    if answers["hot"] is None or answers["steps"]["n"]:
+        yield "Steps", tables.steps(answers)
+    for each in answers["devices"]:
+        yield f"Device {each['device']}", tables.device(each)
+    yield "Skew", [Text(text)] if (text := words.skew(answers)) else []
+    yield "Operators", tables.operators(answers)
+    yield "System", tables.system(answers)
+    yield "Hot", tables.hot(answers)
+    yield "What if", tables.what_if(answers)
+    yield "Counts", [Text(text)] if (text := words.counts(answers)) else []
+
+
+def _beside(parts: Sequence[tuple[str, list[RenderableType]]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(ratio=1)
+    for i, (label, part) in enumerate(parts):
+        if i and (_is_block(part) or _is_block(parts[i - 1][1])):
+            table.add_row()
+        table.add_row(label, Group(*part))
+    return table
+
+
+def _is_block(part: Sequence[RenderableType]) -> bool:
+    """Whether the part holds a table, and so wants room around it."""
+    return any(isinstance(each, Table) for each in part)
+
+
+def _stacked(parts: Sequence[tuple[str, list[RenderableType]]]) -> Group:
+    return Group(*tables.spaced([Text(label, style="bold"), *part] for label, part in parts))

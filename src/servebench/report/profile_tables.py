@@ -1,0 +1,245 @@
+"""The tables of a profile: steps, one device, the host's side, what-if rows; names are never read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from servebench.report import profile_words as words
+from servebench.report.figures import NOTHING, duration, number, plural, row
+from servebench.report.kernel_names import Name
+
+Document = Mapping[str, Any]
+Parts = list[RenderableType]
+
+MOST_KERNELS = 10
+MOST_OPERATORS = 10
+MOST_SYSTEM = 5
+MOST_GAPS = 3
+
+STEP_LOADS = ("context_tokens_mean", "generation_requests_mean")
+STEP_FIGURES = {
+    "p50": "p50",
+    "p95": "p95",
+    "max": "max",
+    "busy_p50": "busy",
+    "idle_p50": "idle",
+    "context_tokens_mean": "prompt",
+    "generation_requests_mean": "decoding",
+}
+STEP_NOTES = {
+    "busy_p50": "busy, idle: of the device, p50",
+    "context_tokens_mean": "prompt: mean prompt tokens in a step",
+    "generation_requests_mean": "decoding: mean requests in it past their first token",
+}
+
+
+def steps(answers: Document) -> Parts:
+    """Durations of the steps by what they worked on, and how they were found."""
+    found = answers["steps"]
+    if not found["n"]:
+        return [_dim(words.steps_note(answers))]
+    shown = {key: text for key, text in STEP_FIGURES.items() if any(each[key] is not None for each in found["kinds"])}
+    labels = [words.TRAFFIC.get(each["kind"], each["kind"]) for each in found["kinds"]]
+    table = _table("step, ms", ("n", *shown.values()), least=max(map(len, labels)))
+    for label, each in zip(labels, found["kinds"], strict=True):
+        table.add_row(Text(label), f"{each['n']:,}", *_step(each, shown))
+    notes = [note for key, note in STEP_NOTES.items() if key in shown]
+    return [table, *([_dim("; ".join(notes))] if notes else []), _dim(words.steps_note(answers))]
+
+
+def _step(each: Document, shown: Iterable[str]) -> Iterable[str]:
+    times = [key for key in shown if key not in STEP_LOADS]
+    yield from row([each[key] for key in times])
+    yield from (number(each[key], 1) for key in STEP_LOADS if key in shown)
+
+
+def device(found: Document) -> Parts:
+    """Everything about one device: busy and idle time, kernels, launches, copies, communication."""
+    name = [Text(str(found["name"]))] if found["name"] else []
+    blocks: list[Parts] = [
+        [*name, Text(words.busy(found)), Text(words.idle(found))],
+        *_idle(found["idle"]),
+        _kernels(found),
+        _copies(found["copies"]),
+        _communication(found),
+    ]
+    return spaced(blocks)
+
+
+def spaced(blocks: Iterable[Parts]) -> Parts:
+    """The blocks that hold something, with an empty line between them."""
+    parts: Parts = []
+    for block in filter(None, blocks):
+        parts += [Text(), *block] if parts else block
+    return parts
+
+
+def _idle(gaps: Document) -> list[Parts]:
+    sizes = [each for each in gaps["sizes"] if each["n"]]
+    if not sizes:
+        return []
+    by_size = _table("gaps by length", [words.size_class(each) for each in sizes])
+    by_size.add_row("n", *(f"{each['n']:,}" for each in sizes))
+    by_size.add_row("ms", *(number(each["ms"], 1) for each in sizes))
+    by_cause = _table("gaps by cause", ("n", "ms", "share"))
+    by_cause.add_column("", ratio=4, style="dim")
+    for each in gaps["causes"]:
+        part = each["ms"] / gaps["ms"] if gaps["ms"] else None
+        cause = Text(words.CAUSES.get(each["cause"], each["cause"]), no_wrap=True)
+        by_cause.add_row(cause, f"{each['n']:,}", number(each["ms"], 1), _share(part), Text(each["text"] or ""))
+    return [[by_size], [by_cause], _longest(gaps["longest"])]
+
+
+def _longest(longest: Sequence[Document]) -> Parts:
+    if not longest:
+        return []
+    table = _table("longest", ("at", "cause"), ratio=1)
+    for heading in ("kernel before", "kernel after"):
+        table.add_column(heading, ratio=3)
+    for each in longest[:MOST_GAPS]:
+        cause = words.CAUSES.get(each["cause"], each["cause"])
+        around = (Name(each[key] or NOTHING, "dim") for key in ("before", "after"))
+        table.add_row(duration(each["ms"]), duration(each["start_ms"]), cause, *around)
+    return [table]
+
+
+def _kernels(found: Document) -> Parts:
+    kernels = found["kernels"]
+    if not kernels:
+        return [_dim("no kernels")]
+    table = _table("kernel, ms", ("n", "exposed", "share", "total", "mean µs", "p99 µs"))
+    for each in kernels[:MOST_KERNELS]:
+        table.add_row(
+            Name(each["name"]),
+            f"{each['n']:,}",
+            number(each["exposed_ms"], 1),
+            _share(each["exposed_share"]),
+            number(each["total_ms"], 1),
+            *(number(each[key], 1) for key in ("mean_us", "p99_us")),
+        )
+    rest = found["kernels_n"] - min(len(kernels), MOST_KERNELS)
+    note = "exposed: nothing else ran on the device meanwhile, so only this counts for a step"
+    lines = {"small kernels": words.tiny(found), "launches": words.launches(found), "graphs": words.graphs(found)}
+    told = [Text(f"{label}: {text}") for label, text in lines.items() if text]
+    return [table, _dim(f"{note}; {plural(rest, 'more name')} in --json" if rest > 0 else note), *told]
+
+
+def _copies(copies: Sequence[Document]) -> Parts:
+    if not copies:
+        return []
+    table = _table("copies", ("n", "MB", "ms", "exposed", "overlapped", "GB/s"))
+    for each in copies:
+        table.add_row(
+            Text(each["direction"]),
+            f"{each['n']:,}",
+            number(None if each["bytes"] is None else each["bytes"] / 1e6, 1),
+            *row([each["ms"], each["exposed_ms"]]),
+            _share(each["overlapped_share"]),
+            number(each["gb_per_s"]),
+        )
+    return [table]
+
+
+def _communication(found: Document) -> Parts:
+    text = words.communication(found)
+    if text is None:
+        return []
+    parts: Parts = [Text(f"communication: {text}")]
+    kernels = found["communication"]["kernels"]
+    if kernels and isinstance(kernels[0], Mapping):
+        table = _table("collectives", ("n", "exposed", "total ms"))
+        for each in kernels[:MOST_SYSTEM]:
+            table.add_row(Name(each["name"]), f"{each['n']:,}", *row([each["exposed_ms"], each["total_ms"]]))
+        parts.append(table)
+    return parts
+
+
+def operators(answers: Document) -> Parts:
+    """Operators of the host by their own time."""
+    found = answers["operators"]
+    if found is None or not found["rows"]:
+        return []
+    table = _table("operator", ("n", "self ms", "total ms", "share"))
+    for each in found["rows"][:MOST_OPERATORS]:
+        times = row([each["self_ms"], each["total_ms"]])
+        table.add_row(Name(each["name"]), f"{each['n']:,}", *times, _share(each["share"]))
+    thread = f"thread {found['thread']}; " if found["thread"] is not None else ""
+    return [table, _dim(f"{thread}self: without the operators that it calls")]
+
+
+def system(answers: Document) -> Parts:
+    """Calls of the operating system's runtime by their time."""
+    if not answers["system"]:
+        return []
+    table = _table("call", ("n", "ms"))
+    for each in answers["system"][:MOST_SYSTEM]:
+        table.add_row(Name(each["name"]), f"{each['n']:,}", number(each["ms"]))
+    return [table, _dim("summed over threads; most of it is waiting")]
+
+
+def what_if(answers: Document) -> Parts:
+    """Amdahl's law: what a faster kernel or operator would be worth."""
+    if not answers["amdahl"]:
+        return []
+    tpot = any(each["tpot_ms"] for each in answers["amdahl"])
+    table = _table("if this were faster", ("share", "by", "step ms", "step", *(["TPOT ms"] if tpot else [])))
+    for each in answers["amdahl"]:
+        cells = [_share(each["share"]), each["change"], _change(each["step_ms"]), number(each["step_ratio"], 3)]
+        table.add_row(Name(each["what"]), *cells, *([_change(each["tpot_ms"])] if tpot else []))
+    return [table, _dim("only exposed time inside steps counts; step: its new length over the old one")]
+
+
+def _change(pair: Sequence[float] | None) -> str:
+    return NOTHING if pair is None else " → ".join(row(pair))
+
+
+def hot(answers: Document) -> Parts:
+    """Functions by samples, and counters of the processor."""
+    found = answers["hot"]
+    if found is None:
+        return []
+    table = _table("function", ("self", "with callees"))
+    table.add_column("module", max_width=24, no_wrap=True, overflow="ellipsis", style="dim")
+    for each in found["functions"][:MOST_OPERATORS]:
+        cells = (_share(each["self_share"]), _share(each["share"]), Text(each["module"] or ""))
+        table.add_row(Name(each["name"]), *cells)
+    parts: Parts = [table] if found["functions"] else []
+    parts.append(_dim(f"of {plural(found['samples'], 'sample')}"))
+    counters = found["counters"] or {}
+    known = [f"{name} {_counter(value)}" for name, value in counters.items()]
+    return parts + ([Text(" · ".join(known))] if known else [])
+
+
+def _counter(value: float | None) -> str:
+    return "not supported" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def overhead(answers: Document) -> Parts:
+    """What the capture itself cost, by the same plan with and without it."""
+    found = answers.get("overhead")
+    if not found:
+        return []
+    return [Text(found["text"]), *(_dim(words.overhead_row(each)) for each in found["rows"])]
+
+
+def _table(heading: str, columns: Iterable[str], least: int = 8, ratio: int = 2) -> Table:
+    """A table with a left column of at least so many columns, which takes what is left, and figures."""
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2), header_style="dim", expand=True)
+    table.add_column(heading, ratio=ratio, min_width=least)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _share(value: float | None) -> str:
+    """A share as a column of them aligns it, with one decimal."""
+    return f"{100 * value:.1f} %" if value and 0.0005 <= value < 0.9995 else words.percent(value)
+
+
+def _dim(text: str) -> Text:
+    return Text(text, style="dim")
