@@ -68,9 +68,9 @@ _PLACE = "start! end! deviceId! contextId! greenContextId streamId! correlationI
 _COPY = "deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId migrationCause"
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": columns(
-        f"{_PLACE} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ! "
-        "blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! localMemoryTotal! "
-        "gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig graphId"
+        f"{_PLACE} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! "
+        "gridZ! blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! "
+        "localMemoryTotal! gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig graphId"
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": columns(f"{_PLACE} bytes! copyKind! {_COPY} graphNodeId virtualAddress name$"),
     "CUPTI_ACTIVITY_KIND_MEMSET": columns(f"{_PLACE} value! bytes! graphNodeId memKind"),
