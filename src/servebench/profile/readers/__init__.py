@@ -1,1 +1,5 @@
-"""Files of profilers, each format read into a `Timeline`."""
+"""Files of profilers, each format read into a `Timeline` or into `Stacks`."""
+
+from servebench.profile.readers.opening import find_capture, open_file
+
+__all__ = ["find_capture", "open_file"]
