@@ -6,12 +6,15 @@ are joined); what takes loose `starts, ends` needs neither.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+BLOCK = 1 << 20  # rows at a time, where a sweep would need many times the memory of its input
 
 
 class Spans(NamedTuple):
@@ -33,13 +36,9 @@ class Spans(NamedTuple):
 
 def union(starts: Ints, ends: Ints) -> Spans:
     """Time that at least one of the intervals covers; they may overlap and come in any order."""
-    keep = ends > starts
-    starts, ends = starts[keep], ends[keep]
+    starts, ends = _by_start(starts, ends)
     if not starts.size:
         return Spans(starts, ends)
-    if bool((np.diff(starts) < 0).any()):
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
     first = np.concatenate([[True], starts[1:] > reach[:-1]])
     last = np.concatenate([first[1:], [True]])
@@ -75,31 +74,84 @@ def covered(starts: Ints, ends: Ints, spans: Spans) -> Ints:
     return _before(spans, ends) - _before(spans, starts)
 
 
-def alone(starts: Ints, ends: Ints, keys: Ints) -> tuple[Spans, Ints]:
+def alone(starts: Ints, ends: Ints, keys: NDArray[np.integer]) -> tuple[Spans, Ints]:
     """The time in which all intervals that run share one key, and that key: nothing else hides it.
 
     Two kernels that fully overlap are alone at no time, unless they have the same key.
 
     Args:
-        keys: of each interval, 0 ≤ key < 2**20.
+        keys: of each interval, 0 ≤ key < 2**20 (2048 of such may run at once).
 
     Returns:
         disjoint pieces in order of time (neighbours may touch), and the key of each.
     """
-    keep = ends > starts
-    starts, ends, keys = starts[keep], ends[keep], keys[keep].astype(np.int64)
-    if not starts.size:
+    blocks = list(alone_in_blocks(starts, ends, keys))
+    if not blocks:
+        return Spans(np.zeros(0, np.int64), np.zeros(0, np.int64)), np.zeros(0, np.int64)
+    pieces, owners = zip(*blocks, strict=True)
+    return Spans(*(np.concatenate(each) for each in zip(*pieces, strict=True))), np.concatenate(owners)
+
+
+def alone_in_blocks(
+    starts: Ints, ends: Ints, keys: NDArray[np.integer], rows: int = BLOCK
+) -> Iterator[tuple[Spans, Ints]]:
+    """What `alone` finds, in order of time and in pieces of bounded size.
+
+    Time is cut at the start of every `rows`-th interval; what runs across the cut goes on into the next block.
+    """
+    starts, ends, keys = _by_start(starts, ends, keys)
+    over = (starts[:0], ends[:0], keys[:0])
+    for first in range(0, starts.size, rows):
+        block = [
+            np.concatenate([left, column[first : first + rows]])
+            for left, column in zip(over, (starts, ends, keys), strict=True)
+        ]
+        until = starts[first + rows] if first + rows < starts.size else ends.max()
+        across = block[1] > until
+        over = (np.full(int(across.sum()), until), block[1][across], block[2][across])
+        yield _alone(block[0], np.minimum(block[1], until), block[2].astype(np.int64))
+
+
+def _alone(starts: Ints, ends: Ints, keys: Ints) -> tuple[Spans, Ints]:
+    """Of intervals in order of their starts: most run by themselves, and only the others need a sweep."""
+    if bool((ends <= starts).any()):
+        keep = ends > starts
+        starts, ends, keys = starts[keep], ends[keep], keys[keep]
+    clear = starts[1:] >= np.maximum.accumulate(ends)[:-1]
+    single = np.concatenate([[True], clear]) & np.concatenate([clear, [True]]) if starts.size else clear
+    if bool(single.all()):
         return Spans(starts, ends), keys
+    pieces, owners = _swept(starts[~single], ends[~single], keys[~single])
+    all_starts = np.concatenate([starts[single], pieces.starts])
+    order = np.argsort(all_starts, kind="stable")
+    spans = Spans(all_starts[order], np.concatenate([ends[single], pieces.ends])[order])
+    return spans, np.concatenate([keys[single], owners])[order]
+
+
+def _swept(starts: Ints, ends: Ints, keys: Ints) -> tuple[Spans, Ints]:
+    """`alone` by walking over all starts and ends in order of time."""
     t = np.concatenate([starts, ends])
     order = np.argsort(t, kind="stable")
     t = t[order]
-    sign = np.concatenate([np.ones(starts.size, np.int64), np.full(ends.size, -1, np.int64)])[order]
+    sign = np.where(order < starts.size, 1, -1)
     key = np.concatenate([keys, keys])[order]
     number = np.cumsum(sign)
     first, second = np.cumsum(sign * key), np.cumsum(sign * key * key)
     # equal keys: by Cauchy and Schwarz n·Σk² = (Σk)² holds then and only then
     same = (number[:-1] > 0) & (number[:-1] * second[:-1] == first[:-1] ** 2) & (np.diff(t) > 0)
     return Spans(t[:-1][same], t[1:][same]), first[:-1][same] // number[:-1][same]
+
+
+def _by_start(starts: Ints, ends: Ints, *others: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """The intervals that are not empty, in order of their starts, and what belongs to each; no copy without need."""
+    columns = (starts, ends, *others)
+    if bool((ends <= starts).any()):
+        keep = ends > starts
+        columns = tuple(column[keep] for column in columns)
+    if bool((columns[0][1:] < columns[0][:-1]).any()):
+        order = np.argsort(columns[0], kind="stable")
+        columns = tuple(column[order] for column in columns)
+    return columns
 
 
 def _level(a: Spans, b: Spans, level: int) -> Spans:
