@@ -96,7 +96,7 @@ def _figures(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
     if answers["hot"] is None or answers["steps"]["n"]:
         yield "Steps", tables.steps(answers)
     for each in answers["devices"]:
-        yield f"Device {each['device']}", tables.device(each)
+        yield f"Device {each['device']}", tables.device(each, answers["window"]["ms"])
     yield "Skew", [Text(text)] if (text := words.skew(answers)) else []
     yield "Operators", tables.operators(answers)
     yield "System", tables.system(answers)

@@ -21,20 +21,12 @@ MOST_OPERATORS = 10
 MOST_SYSTEM = 5
 MOST_GAPS = 3
 
-STEP_LOADS = ("context_tokens_mean", "generation_requests_mean")
-STEP_FIGURES = {
-    "p50": "p50",
-    "p95": "p95",
-    "max": "max",
-    "busy_p50": "busy",
-    "idle_p50": "idle",
-    "context_tokens_mean": "prompt",
-    "generation_requests_mean": "decoding",
-}
+STEP_LOADS = {"context_tokens_mean": "prompt", "generation_requests_mean": "decode"}
 STEP_NOTES = {
-    "busy_p50": "busy, idle: of the device, p50",
-    "context_tokens_mean": "prompt: mean prompt tokens in a step",
-    "generation_requests_mean": "decoding: mean requests in it past their first token",
+    "host": "to the start of the next step; host: p50 of the step as the host marked it",
+    "busy": "busy, idle: of the device, p50",
+    "prompt": "prompt: mean prompt tokens in a step",
+    "decode": "decode: mean requests in it past their first token",
 }
 
 
@@ -43,28 +35,31 @@ def steps(answers: Document) -> Parts:
     found = answers["steps"]
     if not found["n"]:
         return [_dim(words.steps_note(answers))]
-    shown = {key: text for key, text in STEP_FIGURES.items() if any(each[key] is not None for each in found["kinds"])}
-    labels = [words.TRAFFIC.get(each["kind"], each["kind"]) for each in found["kinds"]]
-    table = _table("step, ms", ("n", *shown.values()), least=max(map(len, labels)))
-    for label, each in zip(labels, found["kinds"], strict=True):
-        table.add_row(Text(label), f"{each['n']:,}", *_step(each, shown))
+    rows = [_step(each) for each in found["kinds"]]
+    shown = [key for key in rows[0] if any(each[key] != NOTHING for each in rows)]
+    labels = [each["kind"].removesuffix("_only") for each in found["kinds"]]
+    table = _table("step, ms", shown, gap=1)
+    for label, each in zip(labels, rows, strict=True):
+        table.add_row(Text(label), *(each[key] for key in shown))
     notes = [note for key, note in STEP_NOTES.items() if key in shown]
     return [table, *([_dim("; ".join(notes))] if notes else []), _dim(words.steps_note(answers))]
 
 
-def _step(each: Document, shown: Iterable[str]) -> Iterable[str]:
-    times = [key for key in shown if key not in STEP_LOADS]
-    yield from row([each[key] for key in times])
-    yield from (number(each[key], 1) for key in STEP_LOADS if key in shown)
+def _step(each: Document) -> dict[str, str]:
+    times = words.step_times(each)
+    host = each["p50"] if times is not each else None
+    figures = [*(times[key] for key in ("p50", "p95", "max")), host, each["busy_p50"], each["idle_p50"]]
+    cells = dict(zip(("p50", "p95", "max", "host", "busy", "idle"), row(figures), strict=True))
+    return {"n": f"{each['n']:,}"} | cells | {text: number(each[key], 1) for key, text in STEP_LOADS.items()}
 
 
-def device(found: Document) -> Parts:
+def device(found: Document, window_ms: float | None) -> Parts:
     """Everything about one device: busy and idle time, kernels, launches, copies, communication."""
     name = [Text(str(found["name"]))] if found["name"] else []
     blocks: list[Parts] = [
         [*name, Text(words.busy(found)), Text(words.idle(found))],
         *_idle(found["idle"]),
-        _kernels(found),
+        _kernels(found, window_ms),
         _copies(found["copies"]),
         _communication(found),
     ]
@@ -108,22 +103,24 @@ def _longest(longest: Sequence[Document]) -> Parts:
     return [table]
 
 
-def _kernels(found: Document) -> Parts:
+def _kernels(found: Document, window_ms: float | None) -> Parts:
     kernels = found["kernels"]
     if not kernels:
         return [_dim("no kernels")]
-    table = _table("kernel, ms", ("n", "exposed", "share", "total", "mean µs", "p99 µs"))
+    table = _table("kernel, ms", ("n", "exposed", "window", "total", "mean µs", "p99 µs"))
     for each in kernels[:MOST_KERNELS]:
         table.add_row(
             Name(each["name"]),
             f"{each['n']:,}",
             number(each["exposed_ms"], 1),
-            _share(each["exposed_share"]),
+            _share(each["exposed_ms"] / window_ms if window_ms else None),
             number(each["total_ms"], 1),
             *(number(each[key], 1) for key in ("mean_us", "p99_us")),
         )
     rest = found["kernels_n"] - min(len(kernels), MOST_KERNELS)
-    note = "exposed: nothing else ran on the device meanwhile, so only this counts for a step"
+    note = (
+        "exposed: nothing else ran on the device meanwhile, so only this counts for a step; window: its share of that"
+    )
     lines = {"small kernels": words.tiny(found), "launches": words.launches(found), "graphs": words.graphs(found)}
     told = [Text(f"{label}: {text}") for label, text in lines.items() if text]
     return [table, _dim(f"{note}; {plural(rest, 'more name')} in --json" if rest > 0 else note), *told]
@@ -227,10 +224,10 @@ def overhead(answers: Document) -> Parts:
     return [Text(found["text"]), *(_dim(words.overhead_row(each)) for each in found["rows"])]
 
 
-def _table(heading: str, columns: Iterable[str], least: int = 8, ratio: int = 2) -> Table:
-    """A table with a left column of at least so many columns, which takes what is left, and figures."""
-    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2), header_style="dim", expand=True)
-    table.add_column(heading, ratio=ratio, min_width=least)
+def _table(heading: str, columns: Iterable[str], ratio: int = 2, gap: int = 2) -> Table:
+    """A table with a left column, which takes what is left, and figures `gap` apart."""
+    table = Table(box=None, pad_edge=False, padding=(0, 0, 0, gap), header_style="dim", expand=True)
+    table.add_column(heading, ratio=ratio, min_width=8)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     return table

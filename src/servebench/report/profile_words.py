@@ -24,6 +24,7 @@ CAUSES = {
     "no_request": "no request",
     "unknown": "unknown",
 }
+HOW = {"names": "names", "pattern": "names, by your pattern"}
 STEP_KIND = {"prefill": "prefill_only", "decode": "decode_only", "mixed": "mixed"}
 
 
@@ -67,14 +68,21 @@ def _step_words(answers: Document) -> str:
     row = main_step(answers)
     if row is None:
         return ""
-    return f"a {STEPS[row['kind']]} takes {duration(row['p50'])} (p50), {duration(row['p95'])} (p95)"
+    times = step_times(row)
+    return f"a {STEPS[row['kind']]} takes {duration(times['p50'])} (p50), {duration(times['p95'])} (p95)"
 
 
 def main_step(answers: Document) -> Document | None:
     """The kind of step that the window was meant for; else the one that took the most time."""
-    kinds = [row for row in answers["steps"]["kinds"] if row["n"] and row["p50"] is not None]
+    kinds = [row for row in answers["steps"]["kinds"] if row["n"]]
     meant = [row for row in kinds if row["kind"] == STEP_KIND.get(answers["kind"] or "")]
-    return max(meant or kinds, key=lambda row: row["n"] * row["mean"], default=None)
+    return max(meant or kinds, key=lambda row: row["n"] * (step_times(row)["mean"] or 0), default=None)
+
+
+def step_times(row: Document) -> Document:
+    """How long the steps took: from one's start to the next one's where that is known, else as the host marked them."""
+    period = row.get("period")
+    return period if period and period["n"] else row
 
 
 def _busy_words(answers: Document) -> str:
@@ -153,7 +161,7 @@ def steps_note(answers: Document) -> str:
     found = answers["steps"]
     if not found["n"]:
         return f"no steps: {found['reason'] or 'none ended inside the window'}"
-    parts = [f"found by {found['found_by']}"] + ([found["reason"]] if found["reason"] else [])
+    parts = [f"found by their {HOW[found['found_by']]}"] + ([found["reason"]] if found["reason"] else [])
     if found["truncated"]:
         parts.append(f"{plural(found['truncated'], 'step')} cut by the window's edge left out")
     return "; ".join(parts)
@@ -202,7 +210,7 @@ def launches(device: Document) -> str | None:
         return None
     text = f"{_micro(found['p50_us'])} (p50), {_micro(found['p99_us'])} (p99) from the launch call to the kernel"
     if found["negative"]:
-        text += f"; {found['negative']:,} of {found['n']:,} began before their call (the clocks differ)"
+        text += f"; {found['negative']:,} of {found['n']:,} began before the call had returned"
     return text
 
 
