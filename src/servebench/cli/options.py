@@ -6,11 +6,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from servebench.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from servebench.profile.windows import ProfileRequest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
@@ -228,6 +231,63 @@ def telemetry_options(function: Command) -> Command:
             help="Name of the environment variable that holds the token for --telemetry.",
         ),
     )
+
+
+def window_options(function: Command) -> Command:
+    """What a profiler captures, and how: what `profile_request` takes beside the tool."""
+    return _stacked(
+        function,
+        click.option(
+            "--window",
+            "windows",
+            multiple=True,
+            metavar="prefill|decode|mixed|A..B",
+            help="What is captured: prefill or decode, each under an isolating load; mixed, as the scenario runs; or a "
+            "range of time, such as 12s..14s. May be repeated. Default: the tool's own, most often the first three.",
+        ),
+        click.option(
+            "--window-seconds",
+            type=click.FloatRange(0, 3600, min_open=True),
+            metavar="S",
+            help="A window ends after so many seconds. Default: the tool's own, most often 5.",
+        ),
+        click.option(
+            "--window-steps",
+            type=click.IntRange(1, 100_000),
+            metavar="N",
+            help="A window ends after so many engine steps; a mixed one after four times as many.",
+        ),
+        click.option(
+            "--window-concurrency",
+            type=click.IntRange(1, 4096),
+            metavar="N",
+            help="Requests that decode at a time in the decode window. Default: as in the scenario, at least 4.",
+        ),
+        click.option(
+            "--profile-option",
+            "profile_options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="An option of the profiler: stacks=yes (torch), trace=cuda,nvtx,osrt (nsys); may be repeated.",
+        ),
+    )
+
+
+def profile_request(
+    tool: str,
+    windows: tuple[str, ...],
+    window_seconds: float | None,
+    window_steps: int | None,
+    window_concurrency: int | None,
+    profile_options: tuple[str, ...],
+) -> ProfileRequest:
+    """What `window_options` passed, for the profiler `tool`. Raises UsageError for what cannot be read."""
+    from servebench.profile.tools import tool_class
+    from servebench.profile.windows import ProfileRequest, parse_settings, parse_windows
+
+    tool_class(tool)  # an unknown one is told before anything is started
+    settings = parse_settings(profile_options)
+    return ProfileRequest(tool, parse_windows(windows), window_seconds, window_steps, window_concurrency, settings)
 
 
 def vllm_python_option(function: Command) -> Command:

@@ -220,6 +220,10 @@ class Sender:
         """Tokens so far: those of finished calls, and one for each read of the others."""
         return self.tokens_done + sum(call.reads for call in self._running)
 
+    def answering(self) -> int:
+        """Calls on the wire that have a token: the first read may hold no more than the role, the second one holds it."""
+        return sum(call.reads > 1 for call in self._running)
+
     def retry_pause(self, call: Call) -> float | None:
         """Seconds that the server asked for before the next try, 0 if it refused without; None if it did not refuse.
 

@@ -184,6 +184,7 @@ class Worker:
     def _flush(self) -> None:
         self._journal.flush()
         self._counters.set(Slot.TOKENS, self._sender.live_tokens())
+        self._counters.set(Slot.ANSWERING, self._sender.answering())
         self._counters.set(Slot.PAUSED, self._load.paused)
 
     def _figures(self, cpu_ns: int, wall_ns: int) -> dict[str, Any]:

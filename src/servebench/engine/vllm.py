@@ -7,7 +7,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,6 +124,7 @@ def launch_vllm(
     should_stop: Callable[[], bool] | None = None,
     port: int = 0,
     progress: Progress | None = None,
+    prefix: Sequence[str] = (),
 ) -> VllmServer:
     """Start vLLM on loopback and return once it has answered a real request.
 
@@ -138,6 +139,7 @@ def launch_vllm(
         should_stop: asked at least every 0.1 s; true ends the launch.
         port: 0 takes a free one.
         progress: told what is awaited, once for each stage.
+        prefix: put before the command: a profiler's launcher, which must hand SIGTERM on and end with its child.
 
     Raises:
         EngineError: it ended, with the reason and its last lines; or it was not ready in time.
@@ -146,7 +148,7 @@ def launch_vllm(
     """
     should_stop = should_stop or _never
     progress = progress or _silent
-    server, nonce = _start(settings, python, log_path, port, should_stop, progress)
+    server, nonce = _start(settings, python, log_path, port, should_stop, progress, prefix)
     launch = Launch(server.alive, server.why_dead, server.tail, should_stop, timeout, progress)
     try:
         server.version, server.cold_start = await_ready(launch, server.url, server.model, nonce)
@@ -163,6 +165,7 @@ def _start(
     port: int,
     should_stop: Callable[[], bool],
     progress: Progress,
+    prefix: Sequence[str],
 ) -> tuple[VllmServer, str]:
     """Start the process; return it with the second name of its model, which is nobody else's."""
     tiny, build = settings.model == TINY, inspect_build(python)
@@ -173,7 +176,7 @@ def _start(
     folder = str(ensure_tiny_model(python, should_stop)) if tiny else settings.model
     nonce = f"{settings.model}-{secrets.token_hex(6)}"
     port = _take_port(port)
-    command = [str(python), *build.arguments, folder, "--served-model-name", settings.model, nonce]
+    command = [*prefix, str(python), *build.arguments, folder, "--served-model-name", settings.model, nonce]
     command += ["--host", HOST, "--port", str(port), *arguments]
     env = _environment(default_env(build.cpu, tiny, flags), settings.env)
     log_path.parent.mkdir(parents=True, exist_ok=True)

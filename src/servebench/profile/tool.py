@@ -54,11 +54,14 @@ class Tool(ABC):
     Attributes:
         name: on the command line.
         options: the keys that `--profile-option KEY=VALUE` may set, each with its meaning.
+        windows, bounds: what is captured when the user does not say.
         folder: of the run's `profile/`, for what belongs to no single window.
     """
 
     name: ClassVar[str]
     options: ClassVar[Mapping[str, str]] = {}
+    windows: ClassVar[tuple[str, ...]] = ("prefill", "decode", "mixed")
+    bounds: ClassVar[Bounds] = Bounds()
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         for key in settings:

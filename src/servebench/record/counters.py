@@ -55,6 +55,7 @@ class Slot(IntEnum):
     DISPATCHED = auto()  # count
     FINISHED = auto()  # count: requests with an outcome
     IN_FLIGHT = auto()  # level
+    ANSWERING = auto()  # level: requests in flight whose answer came in two reads or more, so that a token is there
     TOKENS = auto()  # count: token events seen, of unfinished requests too
     BYTES = auto()  # count: body bytes received
     LOOP_LAG_US = auto()  # level: worst lag of the event loop in the last second

@@ -10,7 +10,7 @@ from servebench.errors import ExitCode
 from servebench.record.rundir import RunDir
 from servebench.record.stream import JournalError
 
-OURS = (".run.json.new", "run.json", "plan.parquet", "journal", "raw", "server.log", "worker-*.log")
+OURS = (".run.json.new", "run.json", "plan.parquet", "journal", "raw", "profile", "server.log", "worker-*.log")
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 

@@ -28,6 +28,7 @@ KEYS = frozenset(
         "phases",
         "plan",
         "probes",
+        "profile",
         "prompts",
         "random_weights",
         "scenario",
@@ -240,6 +241,11 @@ def _without(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, dict):
         return {key: _without(inner, secrets) for key, inner in value.items()}
     return [_without(inner, secrets) for inner in value] if isinstance(value, list) else value
+
+
+def without_in(document: Any, secrets: Sequence[str]) -> Any:
+    """`document`, a tree of JSON values, with `secrets` taken out of every text in it."""
+    return _without(document, tuple(secrets))
 
 
 def without(text: str, secrets: Iterable[str]) -> str:

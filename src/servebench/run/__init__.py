@@ -17,20 +17,26 @@ from servebench.record.redaction import secrets_of, without
 from servebench.run.asking import ask, ask_again, empty_cache
 from servebench.run.manifest import closing, describe, opening
 from servebench.run.options import Observer, RunOptions
-from servebench.run.probing import ask_probes
 from servebench.run.sampling import Sampling
 from servebench.run.staff import check_workers, job_of, window_of, workers_for
 from servebench.run.target import Target, open_target
 
 if TYPE_CHECKING:
     from servebench.record.rundir import RunDir
+    from servebench.run.profiling import Profiling, Within
     from servebench.scenario.schema import Scenario
     from servebench.workload.plan import Plan
 
 __all__ = ["Observer", "RunOptions", "Target", "run"]
 
 
-def run(scenario: Scenario, options: RunOptions, observer: Observer | None = None, crew: Crew | None = None) -> RunDir:
+def run(
+    scenario: Scenario,
+    options: RunOptions,
+    observer: Observer | None = None,
+    crew: Crew | None = None,
+    within: Within | None = None,
+) -> RunDir:
     """Execute `scenario` and return its finished run directory, analysed by nobody yet.
 
     An interrupted run returns as well, with the status "interrupted" in its manifest.
@@ -40,6 +46,7 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
         options: where and how.
         observer: is told how far the run is.
         crew: worker processes that were started already, to save their start-up time.
+        within: what it shares with another run, a profile window of which it is.
 
     Raises:
         UsageError: the scenario or the options cannot be used, or the run directory cannot be written to.
@@ -52,14 +59,15 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
     with ExitStack() as stack:
         crew = stack.enter_context(crew or Crew(options.workers or 1))
         sampling = stack.enter_context(Sampling(options))
-        interrupts = stack.enter_context(Interrupts())
+        interrupts = within.interrupts if within else stack.enter_context(Interrupts())
         place = Place(scenario.name, options.out, options.results)
         try:
             rundir = place.occupy()
             rundir.secrets = _secrets(scenario, options)
-            rundir.manifest |= opening(scenario, options)
+            rundir.manifest |= opening(scenario, options) | ({"profile": within.profile} if within else {})
+            profiling = _profiling(options, rundir)
             rundir.save_manifest()
-            _execute(scenario, options, rundir, crew, sampling, observer, interrupts, stack)
+            _execute(scenario, options, rundir, crew, sampling, observer, interrupts, stack, within, profiling)
         except BaseException as error:
             crew.kill()
             sampling.kill()
@@ -68,7 +76,17 @@ def run(scenario: Scenario, options: RunOptions, observer: Observer | None = Non
                 reason = getattr(error, "strerror", None) or error
                 raise UsageError(f"the run in {place.path} cannot go on: {reason}") from error
             raise
+    if profiling is not None:
+        profiling.collect(observer)  # now that the server has ended: some tools write their reports only then
     return rundir
+
+
+def _profiling(options: RunOptions, rundir: RunDir) -> Profiling | None:
+    if options.profile is None:
+        return None
+    from servebench.run.profiling import Profiling
+
+    return Profiling(options.profile, rundir)
 
 
 def _secrets(scenario: Scenario, options: RunOptions) -> tuple[str, ...]:
@@ -84,6 +102,8 @@ def _execute(
     observer: Observer,
     interrupts: Interrupts,
     stack: ExitStack,
+    within: Within | None,
+    profiling: Profiling | None,
 ) -> None:
     from servebench.telemetry.host import environment
     from servebench.workload.planning import make_plan
@@ -92,7 +112,13 @@ def _execute(
     with interrupts.raising():
         plan = make_plan(scenario)
         plan.write(rundir.plan_path)
-    target = stack.enter_context(open_target(scenario, options, rundir, observer, interrupts))
+    if within:
+        target = within.target
+    else:
+        launch = profiling.launch if profiling else None
+        target = stack.enter_context(open_target(scenario, options, rundir, observer, interrupts, launch))
+    if profiling is not None:
+        profiling.attach(scenario, options, target)
     observer.status("asking the server what it is")
     with interrupts.raising():
         facts, kit, identity = ask(scenario, options, target)
@@ -121,12 +147,18 @@ def _execute(
     observer.status("writing the results")
     rundir.manifest |= sampling.end()
     if options.probes and not course.interrupted:
+        from servebench.run.probing import ask_probes
+
         observer.status("asking the greedy probes")
         rundir.manifest["probes"] = ask_probes(scenario, options, rundir, facts, interrupts)
         course.interrupted = rundir.manifest["probes"]["interrupted"]
     rundir.manifest["server_identity"] = ask_again(scenario, options, facts, identity)
     rundir.manifest["warnings"] += sampling.warnings
     _close(rundir, crew, counters, plan, course, target)
+    if profiling is not None:
+        from servebench.run.profiling import Occasion
+
+        profiling.capture(Occasion(run, scenario, options, plan, target, facts.max_model_len, interrupts, observer))
 
 
 def _close(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from servebench.profile.windows import ProfileRequest
     from servebench.record.counters import LiveCounters
     from servebench.run.target import Target
     from servebench.scenario.schema import Scenario
@@ -36,6 +37,7 @@ class RunOptions:
         telemetry_token_env: name of the environment variable that holds the token for it.
         probes: fixed greedy probes that are asked after the load (see `probing`), at most 16.
         reset_caches: whether a server that runs already is asked to forget its prefix cache before the load.
+        profile: what a profiler is to capture after the load; None without one.
     """
 
     endpoint: str = "vllm"
@@ -58,6 +60,7 @@ class RunOptions:
     telemetry_token_env: str | None = None
     probes: int = 0
     reset_caches: bool = False
+    profile: ProfileRequest | None = None
 
 
 class Observer:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from servebench.profile.tool import Launch
 from servebench.record.redaction import clean_file
 
 if TYPE_CHECKING:
@@ -42,13 +43,18 @@ class Target:
 
 @contextmanager
 def open_target(
-    scenario: Scenario, options: RunOptions, rundir: RunDir, observer: Observer, interrupts: Interrupts
+    scenario: Scenario,
+    options: RunOptions,
+    rundir: RunDir,
+    observer: Observer,
+    interrupts: Interrupts,
+    launch: Launch | None = None,
 ) -> Iterator[Target]:
-    """The server, as long as the context lasts."""
+    """The server, as long as the context lasts; one that is started here is started as `launch` asks."""
     if options.endpoint == "sim":
         yield from _simulated(scenario, options, rundir, observer)
     elif options.endpoint == "vllm":
-        yield from _launched(scenario, options, rundir, observer, interrupts)
+        yield from _launched(scenario, options, rundir, observer, interrupts, launch or Launch())
     else:
         from servebench.engine.attach import base_url
 
@@ -77,7 +83,12 @@ def _simulated(scenario: Scenario, options: RunOptions, rundir: RunDir, observer
 
 
 def _launched(
-    scenario: Scenario, options: RunOptions, rundir: RunDir, observer: Observer, interrupts: Interrupts
+    scenario: Scenario,
+    options: RunOptions,
+    rundir: RunDir,
+    observer: Observer,
+    interrupts: Interrupts,
+    launch: Launch,
 ) -> Iterator[Target]:
     from servebench.engine.locate import find_vllm_python
     from servebench.engine.vllm import launch_vllm
@@ -85,7 +96,7 @@ def _launched(
     from servebench.engine.vllm_startup import startup_times
 
     python = find_vllm_python(options.vllm_python)
-    settings = _vllm_settings(scenario, options)
+    settings = _vllm_settings(scenario, options, launch)
     observer.status(f"starting vLLM with {settings.model} (its log: {rundir.log_path('server')})")
     server = launch_vllm(
         settings,
@@ -93,6 +104,7 @@ def _launched(
         rundir.log_path("server"),
         should_stop=lambda: interrupts.count > 0,
         progress=observer.status,
+        prefix=launch.prefix,
     )
     try:
         yield Target(
@@ -116,11 +128,12 @@ def _launched(
         clean_file(rundir.log_path("server"), rundir.secrets)
 
 
-def _vllm_settings(scenario: Scenario, options: RunOptions) -> Any:
+def _vllm_settings(scenario: Scenario, options: RunOptions, launch: Launch) -> Any:
     from servebench.scenario.engine import VllmEngine
 
     settings = scenario.engine.vllm or VllmEngine(model="tiny-random")
-    return settings.model_copy(update={"model": options.model}) if options.model else settings
+    asked = {"flags": {**launch.flags, **settings.flags}, "env": {**launch.env, **settings.env}}
+    return settings.model_copy(update=asked | ({"model": options.model} if options.model else {}))
 
 
 def _named(model: str) -> str | None:

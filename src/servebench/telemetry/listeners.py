@@ -26,6 +26,15 @@ def gpu_server_pids(port: int, proc: Path = Path("/proc")) -> list[int]:
     return sorted({pid for root in listeners for pid in _gpu_tree(root, open_files, proc)})
 
 
+def listening_pids(port: int, proc: Path = Path("/proc")) -> list[int]:
+    """Processes of this machine that listen at `port`, in ascending order; empty where this user may not look."""
+    inodes = set(_listening(port, proc))
+    if not inodes:
+        return []
+    open_files = {int(folder.name): _links(folder / "fd") for folder in proc.glob("[0-9]*")}
+    return sorted(pid for pid, links in open_files.items() if inodes & {_inode(link) for link in links})
+
+
 def _listening(port: int, proc: Path) -> Iterator[str]:
     """Inodes of the sockets that listen at `port`."""
     for table in ("net/tcp", "net/tcp6"):

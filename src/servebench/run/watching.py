@@ -1,0 +1,159 @@
+"""Watches the load of a window and captures it: armed by what is observed, ended by the window's bounds."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from servebench.errors import ServebenchError
+from servebench.profile.windows import Window
+from servebench.record.counters import LiveCounters, Slot, Snapshot
+from servebench.run.options import Observer
+
+if TYPE_CHECKING:
+    from servebench.profile.server import Server
+    from servebench.profile.tool import Bounds, Tool
+    from servebench.run.target import Target
+    from servebench.scenario.schema import Scenario
+
+POLL_S = 0.02
+SETTLED_S = 1.0  # into the measured window, before a mixed window is armed
+STEPS_PATIENCE_S = 1.0
+STEPS = re.compile(rb"^vllm:iteration_tokens_total_count(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Instants:
+    """When what happened, CLOCK_REALTIME ns; None where it did not come to that."""
+
+    start_asked_ns: int | None = None
+    start_ns: int | None = None
+    stop_asked_ns: int | None = None
+    stop_ns: int | None = None
+
+
+class StepCounter:
+    """How many steps the engine has made, by its own metrics."""
+
+    def __init__(self, server: Server) -> None:
+        self._client = server.client(STEPS_PATIENCE_S)
+        self._url = f"{server.url}/metrics"
+
+    def __call__(self) -> int | None:
+        """The count; None where the server does not tell, now or ever."""
+        try:
+            found = STEPS.findall(self._client.get(self._url).content)
+        except httpx.HTTPError:
+            return None
+        return round(sum(map(float, found))) if found else None
+
+    def close(self) -> None:
+        """Close its connection."""
+        self._client.close()
+
+
+class Watch(Observer):
+    """The observer of a window's load. Whatever goes wrong with the capture becomes `reason`; the load goes on.
+
+    Attributes:
+        instants: of the capture.
+        reason: why there is no capture, or not a whole one.
+    """
+
+    def __init__(
+        self,
+        outer: Observer,
+        window: Window,
+        tool: Tool,
+        folder: Path,
+        bounds: Bounds,
+        concurrency: int,
+        steps: Callable[[], int | None],
+    ) -> None:
+        self.instants = Instants()
+        self.reason: str | None = None
+        self._outer, self._window, self._tool, self._folder = outer, window, tool, folder
+        self._bounds, self._concurrency, self._steps = bounds, concurrency, steps
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seen = "no request was in flight"
+
+    def status(self, text: str) -> None:
+        """Say which window it is about."""
+        self._outer.status(f"window {self._window.name}: {text}")
+
+    def load(self, scenario: Scenario, target: Target, counters: LiveCounters, rows: int) -> None:
+        """Begin to watch."""
+        warm = scenario.load.warmup_s
+        self._thread = threading.Thread(target=self._follow, args=(counters, warm), name="capture", daemon=True)
+        self._thread.start()
+
+    def done(self) -> None:
+        """The load is over: end a capture that still goes on, and wait until it is stored."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self, counters: LiveCounters, warm: float) -> None:
+        try:
+            while not self._is_met(counters.snapshot(), warm):
+                if self._over.wait(POLL_S):
+                    self.reason = f"the load ended before the window could be armed: {self._seen}"
+                    return
+            self._capture()
+        except ServebenchError as error:
+            self.reason = str(error)
+        except OSError as error:
+            self.reason = f"the capture could not be stored: {error.strerror or error}"
+        except Exception as error:  # noqa: BLE001 - in a thread of its own nobody else would hear of it
+            self.reason = f"the capture failed: {type(error).__name__}: {error}"
+        finally:
+            counters.stop_load()
+
+    def _is_met(self, now: Snapshot, warm: float) -> bool:
+        """Whether the load is as the window wants it."""
+        if now.start_monotonic_ns is None:
+            return False
+        elapsed = (now.monotonic_ns - now.start_monotonic_ns) / 1e9
+        flying, answering = now.total(Slot.IN_FLIGHT), now.total(Slot.ANSWERING)
+        self._seen = f"after {elapsed:.1f} s {flying} requests were in flight, {answering} of them with a token"
+        match self._window.kind:
+            case "prefill":
+                return flying > 0 and now.total(Slot.FINISHED) > 0
+            case "decode":
+                return answering >= self._concurrency
+            case "mixed":
+                return elapsed >= warm + SETTLED_S and flying > 0
+        return elapsed >= (self._window.begin_s or 0.0)
+
+    def _capture(self) -> None:
+        self.status(f"{self._tool.name} captures")
+        instants = self.instants
+        instants.start_asked_ns = time.time_ns()
+        self._tool.start(self._window.name, self._folder, self._bounds)
+        instants.start_ns = time.time_ns()
+        try:
+            self._await_end()
+        finally:
+            instants.stop_asked_ns = time.time_ns()
+            self.status(f"waiting for {self._tool.name} to store what it has")
+            self._tool.stop()
+            instants.stop_ns = time.time_ns()
+
+    def _await_end(self) -> None:
+        deadline = time.monotonic() + self._bounds.seconds
+        wanted = self._bounds.steps
+        first = self._steps() if wanted is not None else None
+        while (left := deadline - time.monotonic()) > 0 and not self._over.wait(min(POLL_S, left)):
+            if wanted is None or first is None:
+                continue
+            now = self._steps()
+            if now is not None and now - first >= wanted:
+                return

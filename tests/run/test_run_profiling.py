@@ -1,0 +1,205 @@
+"""Windows of a run on real sockets: the simulated engine, and as a profiler its own log of its steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import Result, scenario
+from servebench.engine.sim.launch import start_sim
+from servebench.engine.sim.settings import SimSettings
+from servebench.errors import UsageError
+from servebench.experiment.comparison.differences import is_profiled
+from servebench.profile.tool import ProfileError
+from servebench.profile.windows import ProfileRequest, parse_windows
+from servebench.record.rundir import RunDir
+from servebench.run import RunOptions, run
+from step_tool import StepTool
+
+LOAD = {"poisson": "15/s", "duration": "3s", "warmup": "500ms", "drain": "3s"}
+LENGTHS = {"input_tokens": {"uniform": {"min": 200, "max": 900}}, "output_tokens": 20}
+STEP = re.compile(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\(\d+\)")
+
+
+@pytest.fixture(autouse=True)
+def step_tool(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("servebench.run.profiling.make_tool", lambda name, folder, settings: StepTool(folder, settings))
+    StepTool.calls.clear()
+    StepTool.failing.clear()
+    yield
+    StepTool.failing.clear()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    log = tmp_path_factory.mktemp("engine") / "steps.jsonl"
+    with start_sim(SimSettings(base=0.004), "simulated", step_log=log) as sim:
+        yield sim.url, log
+
+
+def profiled(engine: tuple[str, Path], out: Path, windows: str, **more: Any) -> Result:
+    """A run with windows; `more` are fields of the request."""
+    url, log = engine
+    request = ProfileRequest("steps", parse_windows([windows]), settings={"log": str(log)}, **more)
+    out.parent.mkdir(exist_ok=True)
+    base = scenario(out.parent, LOAD, workload=LENGTHS)
+    return Result.of(run(base, RunOptions(endpoint=url, out=out, workers=1, telemetry=False, profile=request)))
+
+
+def window(result: Result, name: str) -> dict[str, Any]:
+    return json.loads((result.rundir.path / "profile" / name / "window.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(engine: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("servebench.run.profiling.make_tool", lambda name, folder, settings: StepTool(folder, settings))
+        return profiled(engine, tmp_path_factory.mktemp("whole") / "run", "prefill,decode,mixed")
+
+
+class TestWindows:
+    def test_each_is_captured_and_meets_what_it_is_meant_for(self, whole: Result) -> None:
+        found = {w["name"]: w for w in whole.summary["profile"]["windows"]}
+        assert list(found) == ["prefill", "decode", "mixed"]
+        assert [w["empty"] for w in found.values()] == [False] * 3
+        assert [w["traffic"]["as_meant"] for w in found.values()] == [True] * 3
+        kinds = {name: {k["kind"]: k["n"] for k in w["steps"]["kinds"]} for name, w in found.items()}
+        assert kinds["prefill"].keys() == {"prefill_only"}
+        assert kinds["decode"].keys() == {"decode_only"}
+        assert {"prefill_only", "decode_only", "mixed"} & kinds["mixed"].keys() >= {"decode_only"}
+        assert min(kinds["prefill"]["prefill_only"], kinds["decode"]["decode_only"]) > 10
+
+    def test_instants_are_in_order_and_inside_the_windows_own_load(self, whole: Result) -> None:
+        for name in ("prefill", "decode", "mixed"):
+            told = window(whole, name)
+            assert told["start_asked_ns"] <= told["start_ns"] < told["stop_asked_ns"] <= told["stop_ns"]
+            assert told["stop_asked_ns"] - told["start_ns"] == pytest.approx(1.5e9, rel=0.3)
+            phases = RunDir.open(whole.rundir.path / "profile" / name / "captured").manifest["phases"]
+            assert phases["start_ns"] < told["start_ns"] < phases["end_ns"]
+
+    def test_none_is_inside_the_runs_own_load(self, whole: Result) -> None:
+        end = whole.rundir.manifest["phases"]["end_ns"]
+        assert all(window(whole, name)["start_asked_ns"] > end for name in ("prefill", "decode", "mixed"))
+
+    def test_all_runs_are_marked_as_profiled(self, whole: Result) -> None:
+        assert is_profiled(whole.rundir.manifest)
+        assert [w["status"] for w in whole.rundir.manifest["profile"]["windows"]] == ["captured"] * 3
+        parts = [f"{name}/{part}" for name in ("prefill", "decode") for part in ("plain", "captured")]
+        for part in [*parts, "mixed/captured"]:
+            assert is_profiled(RunDir.open(whole.rundir.path / "profile" / part).manifest)
+        assert not (whole.rundir.path / "profile" / "mixed" / "plain").exists()
+
+    def test_the_isolating_loads_run_with_and_without_the_capture(self, whole: Result) -> None:
+        for name in ("prefill", "decode"):
+            plain, captured = (RunDir.open(whole.rundir.path / "profile" / name / p) for p in ("plain", "captured"))
+            assert plain.manifest["plan"]["hash"] == captured.manifest["plan"]["hash"]
+            assert plain.manifest["plan"]["salt"] != captured.manifest["plan"]["salt"]
+
+    def test_the_report_is_the_same_when_it_is_computed_again(self, whole: Result) -> None:
+        before = (whole.rundir.path / "summary.json").read_bytes()
+        assert Result.of(RunDir.open(whole.rundir.path)).summary["profile"] is not None
+        assert (whole.rundir.path / "summary.json").read_bytes() == before
+
+    def test_its_own_load_is_as_good_as_any(self, whole: Result) -> None:
+        assert whole.summary["outcomes"]["ok"] == whole.summary["outcomes"]["planned"] > 30
+
+
+class TestBounds:
+    def test_a_window_ends_after_so_many_steps_of_the_engine(self, engine: tuple[str, Path], tmp_path: Path) -> None:
+        result = profiled(engine, tmp_path / "run", "decode", steps=40, seconds=30.0)
+        told = window(result, "decode")
+        assert told["bounds"] == {"seconds": 30.0, "steps": 40}
+        lines = [json.loads(line) for line in engine[1].read_text().splitlines()]
+        inside = sum(told["start_ns"] <= s["end_ns"] <= told["stop_asked_ns"] for s in lines)
+        assert 30 <= inside <= 120  # it asks for the count between steps
+        assert told["stop_asked_ns"] - told["start_ns"] < 10e9
+
+    def test_a_range_begins_and_ends_by_the_clock_of_its_load(self, engine: tuple[str, Path], tmp_path: Path) -> None:
+        result = profiled(engine, tmp_path / "run", "1s..1.5s")
+        told = window(result, "at-1s-1.5s")
+        zero = RunDir.open(result.rundir.path / "profile" / "at-1s-1.5s" / "captured").manifest["phases"]["start_ns"]
+        assert (told["start_ns"] - zero) / 1e9 == pytest.approx(1.0, abs=0.3)
+        assert (told["stop_asked_ns"] - told["start_ns"]) / 1e9 == pytest.approx(0.5, abs=0.2)
+
+    def test_a_window_that_is_never_armed_says_what_was_seen(self, engine: tuple[str, Path], tmp_path: Path) -> None:
+        result = profiled(engine, tmp_path / "run", "9s..10s")
+        told = window(result, "at-9s-10s")
+        assert told["reason"].startswith("the load ended before the window could be armed: after ")
+        assert told["start_ns"] is None
+        [found] = result.summary["profile"]["windows"]
+        assert found["empty"] and found["reason"] == told["reason"]
+        assert "start at-9s-10s" not in StepTool.calls
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("method", "error", "says"),
+        [
+            ("start", ProfileError("HTTP 404: no such route"), "HTTP 404: no such route"),
+            ("stop", ProfileError("it did not stop within 5 s"), "it did not stop within 5 s"),
+            ("collect", ProfileError("it has written no file"), "it has written no file"),
+            (
+                "collect",
+                OSError(28, "No space left on device"),
+                "the capture could not be read: No space left on device",
+            ),
+            (
+                "start",
+                OSError(28, "No space left on device"),
+                "the capture could not be stored: No space left on device",
+            ),
+            ("start", KeyError("x"), "the capture failed: KeyError: 'x'"),
+        ],
+    )
+    def test_a_window_says_what_went_wrong_and_the_runs_results_are_intact(
+        self, engine: tuple[str, Path], tmp_path: Path, method: str, error: Exception, says: str
+    ) -> None:
+        StepTool.failing[method] = error
+        result = profiled(engine, tmp_path / "run", "decode")
+        assert window(result, "decode")["reason"] == says
+        assert result.rundir.manifest["profile"]["windows"] == [{"name": "decode", "status": "failed", "reason": says}]
+        [found] = result.summary["profile"]["windows"]
+        assert (found["empty"], found["reason"]) == (True, says)
+        assert result.summary["outcomes"]["ok"] == result.summary["outcomes"]["planned"]
+        assert result.rundir.manifest["status"] == "complete"
+
+    def test_a_profiler_that_is_not_there_is_told_before_anything_is_run(
+        self, engine: tuple[str, Path], tmp_path: Path
+    ) -> None:
+        StepTool.failing["check"] = UsageError("nsys is not installed")
+        with pytest.raises(UsageError, match="nsys is not installed"):
+            profiled(engine, tmp_path / "a" / "run", "decode")
+        assert not (tmp_path / "a" / "run").exists()
+
+    def test_a_server_that_cannot_be_captured_is_told_before_any_load(
+        self, engine: tuple[str, Path], tmp_path: Path
+    ) -> None:
+        StepTool.failing["attach"] = ProfileError("it has no /start_profile")
+        with pytest.raises(UsageError, match="steps cannot capture this server: it has no /start_profile"):
+            profiled(engine, tmp_path / "a" / "run", "decode")
+        assert not (tmp_path / "a" / "run").exists()
+
+    def test_a_server_that_dies_in_a_window_costs_that_window(self, tmp_path: Path) -> None:
+        log = tmp_path / "steps.jsonl"
+        with start_sim(SimSettings(base=0.004), "simulated", step_log=log) as sim:
+            before = time.monotonic()
+
+            class Deadly(StepTool):
+                def start(self, window: str, folder: Path, bounds: Any) -> None:
+                    sim.kill()
+                    super().start(window, folder, bounds)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    "servebench.run.profiling.make_tool", lambda n, folder, settings: Deadly(folder, settings)
+                )
+                result = profiled((sim.url, log), tmp_path / "run", "decode,mixed")
+        assert result.summary["outcomes"]["ok"] == result.summary["outcomes"]["planned"]
+        assert "cannot" in window(result, "mixed")["reason"]
+        assert time.monotonic() - before < 60
