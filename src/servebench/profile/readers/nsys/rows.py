@@ -59,7 +59,7 @@ class Rows:
         start += offset_ns
         columns = {"start": start}
         for key in COLUMNS:
-            if key != "start" and any(key in block for block in self._blocks):
+            if key == "end" or (key != "start" and any(key in block for block in self._blocks)):  # no row, no block
                 columns[key] = self._joined(key)[order]
         columns["end"] += offset_ns
         self._blocks.clear()

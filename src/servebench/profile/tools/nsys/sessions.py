@@ -1,0 +1,67 @@
+"""Interactive sessions of nsys: a server launched in one, captured any number of times while it runs on."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from servebench.profile.tool import ProfileError
+from servebench.profile.tools.nsys.command import run_nsys
+
+QUICK_S = 60.0  # for what takes a fraction of a second
+
+
+class Session:
+    """One session, by the name that `nsys launch --session-new` gives it.
+
+    Attributes:
+        nsys: the program.
+        name: of the session.
+        environment: variables that all commands of a session must share, see `Session.commands`.
+    """
+
+    def __init__(self, nsys: Path, name: str, environment: dict[str, str]) -> None:
+        self.nsys = nsys
+        self.name = name
+        self.environment = environment
+
+    @classmethod
+    def new(cls, nsys: Path, environment: dict[str, str]) -> Session:
+        """A session that nobody has: a name stays taken for seconds after its server has ended."""
+        return cls(nsys, f"servebench-{secrets.token_hex(4)}", environment)
+
+    def state(self) -> str | None:
+        """What nsys calls it: "Launched", "Collection", ...; None where there is no such session."""
+        for line in self._run(["sessions", "list"]).splitlines():
+            fields = line.split()
+            if len(fields) >= 4 and line.rstrip().endswith(f" {self.name}"):
+                return fields[2]
+        return None
+
+    def start(self, output: Path, options: Sequence[str]) -> None:
+        """Begin to collect into `output` (without its ending). Raises ProfileError."""
+        path = str(output).replace("%", "%%")  # nsys has patterns
+        self._run(["start", f"--session={self.name}", f"--output={path}", "--force-overwrite=true", *options])
+
+    def stop(self, limit_s: float) -> None:
+        """End the collection; returns once the report is written.
+
+        Raises:
+            ProfileError: it failed or took too long; the collection is cancelled, so that there can be another.
+        """
+        try:
+            run_nsys(self.nsys, ["stop", f"--session={self.name}"], limit_s, self.environment)
+        except ProfileError:
+            with suppress(ProfileError):
+                self._run(["cancel", f"--session={self.name}"])
+            raise
+
+    def shut_down(self) -> None:
+        """End the session and the server in it, if they are still there."""
+        with suppress(ProfileError):
+            self._run(["shutdown", f"--session={self.name}", "--kill=sigterm"])
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        return run_nsys(self.nsys, arguments, QUICK_S, self.environment)
