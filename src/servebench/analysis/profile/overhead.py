@@ -1,0 +1,123 @@
+"""What capturing costs: the client's latencies while it captured, against the same load without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from servebench.analysis import metrics
+from servebench.analysis.data import MISSING, Bools, Ints, RunData
+from servebench.analysis.metrics import Samples
+from servebench.analysis.quantiles import Quantile, nearest, nearest_weighted
+from servebench.analysis.rounding import milliseconds, rounded
+from servebench.analysis.window import find_window
+
+P50, P95 = Quantile.parse("p50"), Quantile.parse("p95")
+# A median of five may be off by half the spread, a p95 of twenty is their largest but one: enough for "twice as long".
+LEAST = {P50: 5, P95: 20}
+SHOWN = {
+    "prefill": (("ttft", P50), ("e2e", P50)),
+    "decode": (("itl", P50), ("itl", P95)),
+}
+OTHERS = (("itl", P50), ("itl", P95), ("ttft", P50))
+WORDS = {"itl": "ITL", "ttft": "TTFT (from sent)", "e2e": "latency (from sent)"}
+
+
+def describe(kind: str, plain: RunData, captured: RunData, start: int, end: int) -> dict[str, Any]:
+    """The `overhead` section.
+
+    Plain: the whole measured window; its ITL of the cohort, TTFT and latency of the ok requests. Captured: what
+    arrived in [start, end): gaps whose later chunk did, first tokens and ends that did.
+
+    Shape::
+
+        {"rows": [{"metric": "itl p50", "plain": ms | null, "captured": ms | null, "ratio": 1.04 | null,
+                   "n": [plain, captured], "reason": str | null}], "text": str}
+    """
+    rows = [_row(name, q, _plain(plain, name), _captured(captured, name, start, end)) for name, q in _shown(kind)]
+    return {"rows": rows, "text": _text(rows)}
+
+
+def tpot_ns(run: RunData, start: int, end: int) -> float | None:
+    """Mean time of a token that arrived in [start, end), as the client saw it; None without any."""
+    samples = _captured(run, "itl", start, end)
+    if not samples.values.size:
+        return None
+    return float(np.average(samples.values, weights=samples.weights))
+
+
+def _shown(kind: str) -> tuple[tuple[str, Quantile], ...]:
+    return SHOWN.get(kind, OTHERS)
+
+
+def _row(name: str, quantile: Quantile, plain: Samples, captured: Samples) -> dict[str, Any]:
+    n = [_number(plain), _number(captured)]
+    reason = None
+    if min(n) < LEAST[quantile]:
+        reason = f"{LEAST[quantile]} samples are needed on either side: {n[0]} without, {n[1]} with the capture"
+    before, after = (_at(samples, quantile) for samples in (plain, captured))
+    known = reason is None and before and after
+    return {
+        "metric": f"{name} {quantile.label}",
+        "plain": milliseconds(before) if known else None,
+        "captured": milliseconds(after) if known else None,
+        "ratio": rounded(after / before) if known and before and after else None,
+        "n": n,
+        "reason": reason,
+    }
+
+
+def _text(rows: list[dict[str, Any]]) -> str:
+    told = next((row for row in rows if row["ratio"] is not None), None)
+    if told is None:
+        return f"the cost of capturing is not known: {rows[0]['reason'] or 'nothing took any time'}"
+    name, quantile = told["metric"].split()
+    change = told["ratio"] - 1
+    longer = f"{abs(change):.1%} {'longer' if change >= 0 else 'shorter'}"
+    return (
+        f"while captured, {WORDS[name]} {quantile} was {longer}: {told['captured']:.4g} ms against {told['plain']:.4g} "
+        f"ms for the same load without ({told['n'][1]} and {told['n'][0]} samples)"
+    )
+
+
+def _plain(run: RunData, name: str) -> Samples:
+    return _samples(run, name, find_window(run).cohort(run))
+
+
+def _captured(run: RunData, name: str, start: int, end: int) -> Samples:
+    """Samples that came about within the window, also of requests that were cut off afterwards."""
+    everyone = np.ones(len(run.requests), np.bool_)
+    samples = _samples(run, name, everyone)
+    inside = (samples.at >= start) & (samples.at < end)
+    weights = None if samples.weights is None else samples.weights[inside]
+    return Samples(samples.values[inside], samples.at[inside], weights)
+
+
+def _samples(run: RunData, name: str, rows: Bools) -> Samples:
+    """Samples of a metric, `at` being the instant at which each one was complete."""
+    requests = run.requests
+    match name:
+        case "itl":
+            return metrics.itl(run, rows)
+        case "ttft":
+            return _between(rows, requests.sent, requests.first_token)
+    return _between(rows & requests.ok, requests.sent, requests.last_token)
+
+
+def _between(rows: Bools, earlier: Ints, later: Ints) -> Samples:
+    known = rows & (earlier != MISSING) & (later != MISSING)
+    return Samples((later - earlier)[known], later[known])
+
+
+def _number(samples: Samples) -> int:
+    return int(samples.values.size if samples.weights is None else samples.weights.sum())
+
+
+def _at(samples: Samples, quantile: Quantile) -> int | None:
+    if not samples.values.size:
+        return None
+    order = np.argsort(samples.values, kind="stable")
+    if samples.weights is None:
+        return nearest(samples.values[order], quantile)
+    return nearest_weighted(samples.values[order], np.cumsum(samples.weights[order], dtype=np.int64), quantile)
