@@ -5,47 +5,63 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAGIC = b"SQLite format 3\0"
-METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # its name from schema 3.1 or so on, and before
+from servebench.profile.readers.nsys.pages import Pages
+
+METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # its name in later generations, and in earlier ones
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of an export.
+
+    Attributes:
+        columns: their names, in order.
+        root: page at which its tree begins.
+        plain: whether its rows lie in the file as rows of integers do: no column stands for the row's number, and the
+            rows have numbers.
+    """
+
+    columns: tuple[str, ...]
+    root: int
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """An export.
 
     Attributes:
         path: of the file.
         database: open for reading; text that is not UTF-8 has replacement characters.
-        tables: names of the columns of every table, in the order of the file.
-        notes: what is found on the way that a reader of the timeline must know.
+        pages: of the same file.
+        tables: by name.
     """
 
     path: Path
     database: sqlite3.Connection
-    tables: dict[str, list[str]]
-    notes: list[str] = field(default_factory=list)
+    pages: Pages
+    tables: dict[str, Table]
 
-    def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table with these columns."""
-        return table in self.tables and all(column in self.tables[table] for column in columns)
+    def has(self, table: str, column: str | None = None) -> bool:
+        """Whether there is such a table, with this column."""
+        return table in self.tables and (column is None or column in self.tables[table].columns)
 
     def require(self, table: str, *columns: str) -> None:
-        """Raise ValueError with what is missing, if anything is."""
-        if missing := [column for column in columns if column not in self.tables[table]]:
+        """Raise ValueError with what a table lacks, if anything."""
+        if missing := [column for column in columns if not self.has(table, column)]:
             plural = "s" * (len(missing) > 1)
             raise ValueError(f"{self.path}: its table {table} lacks the column{plural} {', '.join(missing)}")
 
     def select(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table, values of the columns; None for a column that this generation lacks. For small tables."""
-        known = self.tables.get(table)
-        if known is None:
+        """Rows of a small table; None for a column that this generation lacks, no rows where it lacks the table."""
+        if not self.has(table):
             return iter(())
-        listed = ", ".join(quote(column) if column in known else "NULL" for column in columns)
+        listed = ", ".join(quote(column) if self.has(table, column) else "NULL" for column in columns)
         return self.database.execute(f"SELECT {listed} FROM {quote(table)}")
 
 
@@ -54,52 +70,41 @@ def open_export(path: Path) -> Iterator[Export]:
     """Open an export, read only; nothing is written beside it either.
 
     Raises:
-        ValueError: there is no such file, it is something else, or it is damaged.
+        ValueError: there is no such file, it is something else, or it is damaged, however late that turns out.
     """
-    check_file(path)
-    database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-    with closing(database):
+    if path.suffix in REPORTS:
+        raise ValueError(f"{path} is a report of nsys: export it first: nsys export --type sqlite {path.name}")
+    try:
+        pages = Pages(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    with pages, closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        if (size := path.stat().st_size) < pages.stated:
+            raise ValueError(f"{path} is truncated: it has {size} bytes, and states {pages.stated}")
         try:
-            yield Export(path, database, tables_of(path, database))
+            yield Export(path, database, pages, tables_of(path, database))
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
 
-def check_file(path: Path) -> None:
-    """Raise ValueError unless the file is a whole SQLite file."""
-    if path.suffix in REPORTS:
-        raise ValueError(f"{path} is a report of nsys: export it first: nsys export --type sqlite {path.name}")
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(100)
-        size = path.stat().st_size
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if len(head) < 100 or not head.startswith(MAGIC):
-        raise ValueError(f"{path} is not an SQLite file")
-    stated = page_size(head) * int.from_bytes(head[28:32])
-    if size < stated:
-        raise ValueError(f"{path} is truncated: {size} bytes of the {stated} that it states")
-
-
-def page_size(head: bytes) -> int:
-    """Bytes of a page, from the first 100 bytes of an SQLite file (which writes 65536 as 1)."""
-    size = int.from_bytes(head[16:18])
-    return 65_536 if size == 1 else size
-
-
-def tables_of(path: Path, database: sqlite3.Connection) -> dict[str, list[str]]:
-    """Columns of each table. Raises ValueError if they are not those of Nsight Systems."""
+def tables_of(path: Path, database: sqlite3.Connection) -> dict[str, Table]:
+    """The tables. Raises ValueError if they are not those of Nsight Systems."""
     database.text_factory = lambda raw: raw.decode(errors="replace")  # the environment in it need not be UTF-8
-    names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    tables = {name: [row[1] for row in database.execute(f"PRAGMA table_info({quote(name)})")] for name in names}
+    found = database.execute("SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = {name: table_of(database, name, root, sql) for name, root, sql in found}
     missing = [] if any(name in tables for name in METADATA) else [METADATA[0]]
     missing += [] if "StringIds" in tables else ["StringIds"]
     if missing:
-        raise ValueError(
-            f"{path} is an SQLite file, but no export of Nsight Systems: it has no {' and no '.join(missing)}"
-        )
+        lack = " and no ".join(missing)
+        raise ValueError(f"{path} is an SQLite file, but no export of Nsight Systems: it has no {lack}")
     return tables
+
+
+def table_of(database: sqlite3.Connection, name: str, root: int, sql: str | None) -> Table:
+    """One table."""
+    columns = database.execute(f"PRAGMA table_xinfo({quote(name)})").fetchall()
+    odd = any(key or hidden for *_, key, hidden in columns) or "WITHOUT ROWID" in (sql or "").upper()
+    return Table(tuple(column[1] for column in columns), root, root > 0 and not odd)
 
 
 def quote(name: str) -> str:

@@ -7,10 +7,11 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.profile.readers.nsys.columns import Block, Ints, blocks
+from servebench.profile.readers.nsys.columns import Block, blocks
 from servebench.profile.readers.nsys.export import Export
 from servebench.profile.readers.nsys.ids import process_of, thread_of
 from servebench.profile.readers.nsys.names import Names
+from servebench.profile.readers.nsys.pages import Ints
 from servebench.profile.readers.nsys.rows import Rows
 from servebench.profile.timeline import Kind
 

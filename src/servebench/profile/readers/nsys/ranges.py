@@ -46,9 +46,8 @@ def read_ranges(export: Export, names: Names, rows: Rows, stop: int | None) -> l
 
 def batches(export: Export) -> Iterator[list[tuple[Any, ...]]]:
     """Marks and ranges, some at a time: `COLUMNS`, whose text is that of the strings' table where there is none."""
-    columns = export.tables[TABLE]
-    number = "textId" if "textId" in columns else "NULL"
-    domain = "domainId" if "domainId" in columns else "NULL"
+    number = "textId" if export.has(TABLE, "textId") else "NULL"
+    domain = "domainId" if export.has(TABLE, "domainId") else "NULL"
     found = export.database.execute(
         f'SELECT eventType, start, CASE eventType WHEN {MARK} THEN start ELSE ifnull("end", {NONE}) END, '
         f"ifnull(globalTid, {NONE}), ifnull(text, (SELECT value FROM StringIds WHERE id = {number})), "

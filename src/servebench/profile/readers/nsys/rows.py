@@ -1,4 +1,4 @@
-"""Rows of a timeline to be: blocks of columns, put together without ever holding them twice."""
+"""Rows of a timeline to be, in columns that grow."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.profile.readers.nsys.pages import Ints
 from servebench.profile.timeline import COLUMNS, NONE
 
-Ints = NDArray[np.int64]
 Array = NDArray[Any]
 DAY_NS = 86_400 * 10**9  # no call lasts longer; an overflow of the driver's clock does
+FEWEST = 1 << 16
 
 
 class Rows:
-    """Rows in any order.
+    """Rows in any order. Columns are kept whole: small pieces, once freed, would not go back to the system.
 
     Attributes:
-        first, last: earliest and latest instant of the rows so far; None without any.
+        size: how many there are.
+        first, last: earliest and latest instant so far; None without any.
         left_out: how many were not taken because their instants are absurd, by what they are.
     """
 
     def __init__(self) -> None:
+        self.size = 0
         self.first: int | None = None
         self.last: int | None = None
         self.left_out: Counter[str] = Counter()
-        self._blocks: list[dict[str, Array | int]] = []
-        self._sizes: list[int] = []
+        self._columns = {key: np.empty(FEWEST, kind) for key, kind in COLUMNS.items()}
+        self._given: set[str] = set()
 
     def add(self, what: str, start: Ints, end: Ints, **columns: Array | int) -> None:
         """Take rows, whose columns are arrays, or one value for all; `NONE` where left out.
@@ -36,33 +39,26 @@ class Rows:
         Args:
             what: they are, in the plural, for a message about those whose instants are absurd.
         """
-        keep = (end >= start) & (end - start < DAY_NS)
+        length = end - start
+        keep = (length >= 0) & (length < DAY_NS)
         if not keep.all():
             self.left_out[what] += int(keep.size - np.count_nonzero(keep))
             columns = {key: value[keep] if isinstance(value, np.ndarray) else value for key, value in columns.items()}
             start, end = start[keep], end[keep]
-        if not start.size:
-            return
-        self._stretch(int(start.min()), int(end.max()))
-        self._sizes.append(start.size)
-        self._blocks.append(
-            {key: narrow(key, value) for key, value in (columns | {"start": start, "end": end}).items()}
-        )
+        if start.size:
+            self._stretch(int(start.min()), int(end.max()))
+            self._append(start.size, columns | {"start": start, "end": end})
 
     def columns(self, offset_ns: int) -> dict[str, Array]:
-        """The columns, sorted by start, instants moved by `offset_ns`. The rows are gone afterwards."""
-        start = self._joined("start")
-        order: Array | slice = slice(None)
-        if bool((np.diff(start) < 0).any()):
-            order = np.argsort(start, kind="stable")
-            start = start[order]
-        start += offset_ns
-        columns = {"start": start}
-        for key in COLUMNS:
-            if key == "end" or (key != "start" and any(key in block for block in self._blocks)):  # no row, no block
-                columns[key] = self._joined(key)[order]
-        columns["end"] += offset_ns
-        self._blocks.clear()
+        """The columns that anything was put into, sorted by start, instants moved by `offset_ns`. Ends the rows."""
+        columns = {key: self._columns.pop(key)[: self.size] for key in COLUMNS if key in self._given or key == "start"}
+        self._columns.clear()
+        if bool((columns["start"][1:] < columns["start"][:-1]).any()):
+            order = np.argsort(columns["start"], kind="stable")
+            for key in columns:
+                columns[key] = columns[key][order]
+        for key in ("start", "end"):
+            columns[key] += offset_ns
         return columns
 
     def notes(self) -> list[str]:
@@ -73,16 +69,19 @@ class Rows:
         self.first = first if self.first is None else min(self.first, first)
         self.last = last if self.last is None else max(self.last, last)
 
-    def _joined(self, key: str) -> Array:
-        """One column of all blocks, which lose it: the memory of both is needed for one column at a time only."""
-        whole = np.empty(sum(self._sizes), COLUMNS[key])
-        at = 0
-        for size, block in zip(self._sizes, self._blocks, strict=True):
-            whole[at : at + size] = block.pop(key, NONE)
-            at += size
-        return whole
+    def _append(self, number: int, columns: dict[str, Array | int]) -> None:
+        self._given |= columns.keys()
+        size = self.size + number
+        for key, column in self._columns.items():
+            if column.size < size:
+                self._columns[key] = grown(column, self.size, max(size, 2 * column.size))
+            # what is wider, such as an unsigned stream number of -1, wraps
+            self._columns[key][self.size : size] = columns.get(key, NONE)
+        self.size = size
 
 
-def narrow(key: str, value: Array | int) -> Array | int:
-    """A value as its column stores it: what is wider, such as an unsigned stream number of -1, wraps."""
-    return value.astype(COLUMNS[key], copy=False) if isinstance(value, np.ndarray) else int(value)
+def grown(column: Array, used: int, size: int) -> Array:
+    """A longer column; memory beyond what is used is not the process's before something is put there."""
+    longer = np.empty(size, column.dtype)
+    longer[:used] = column[:used]
+    return longer
