@@ -197,8 +197,8 @@ def _add_thread(capture: _Capture, plane: Plane, line: Line, rows: Ints) -> None
 def _timed(line: Line) -> Ints:
     """Rows that took time, in order of their starts; of those that start together the longest first."""
     rows = np.flatnonzero(line.duration_ps > 0)
-    order = np.lexsort((-line.duration_ps[rows], line.offset_ps[rows]))
-    return rows[order]
+    ordered: Ints = rows[np.lexsort((-line.duration_ps[rows], line.offset_ps[rows]))]
+    return ordered
 
 
 def _leaves(line: Line, rows: Ints) -> Ints:
