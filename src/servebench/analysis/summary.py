@@ -17,6 +17,7 @@ from servebench.analysis.data import MISSING, SOURCES, RunData, RunSource
 from servebench.analysis.facts import Facts, Reached, Statistics
 from servebench.analysis.identities import Identity
 from servebench.analysis.outcomes import Outcomes
+from servebench.analysis.profile.stored import summary_of
 from servebench.analysis.quantiles import REPORTED, sample_floor
 from servebench.analysis.rounding import milliseconds, rounded
 from servebench.analysis.stationarity import Drift
@@ -36,11 +37,11 @@ def summarize(run: RunSource) -> Document:
     Raises:
         ValueError: the directory's tables contradict each other or its plan does not match its hash.
     """
-    return document(facts.gather(data.load(run)))
+    return document(facts.gather(data.load(run)), summary_of(run.path))
 
 
-def document(found: Facts) -> Document:
-    """Write the facts of a run as summary.json's document."""
+def document(found: Facts, profile: Document | None = None) -> Document:
+    """Write the facts of a run, and what its capture windows say, as summary.json's document."""
     manifest, codes = found.run.manifest, judge(found)
     verdict = status(codes)
     met = all(reached.met for reached in found.objectives) if found.objectives else None
@@ -69,6 +70,7 @@ def document(found: Facts) -> Document:
         "identities": {i.name: _identity(i) for i in found.identities},
         "stationarity": [_drift(d) for d in found.drifts],
         **joined.describe(found),
+        "profile": profile,
         "definitions": _definitions(found),
         **_carried(manifest),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from servebench.analysis.data import RunData, load
 from servebench.analysis.facts import gather
+from servebench.analysis.profile.stored import summary_of
 from servebench.analysis.summary import document
 from servebench.errors import UsageError
 from servebench.record.rundir import RunDir
@@ -17,7 +18,7 @@ from servebench.report.histograms import write_histograms
 def write_reports(run: RunDir) -> dict[str, Any]:
     """See `servebench.report.write_reports`."""
     data = read(run)
-    summary = document(gather(data))
+    summary = document(gather(data), summary_of(run.path))
     try:
         _replace(run.summary_path, encode(summary))
         write_histograms(run.histogram_path, data, summary["phases"]["start_ns"], summary["phases"]["end_s"])
