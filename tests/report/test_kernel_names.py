@@ -25,8 +25,9 @@ LONG = (
         (170, LONG.removeprefix("void ")),
         (120, LONG.removeprefix("void ").partition("(")[0]),
         (95, "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<…>, std::array<…>>"),
-        (60, "at::native::vectorized_elementwise_kernel<…>"),
-        (40, "vectorized_elementwise_kernel<…>"),
+        (60, "vectorized_elementwise_kernel<4, at::native::CU…d::array<…>>"),
+        (40, "vectorized_elementwise_kernel<4, at…<…>>"),
+        (34, "vectorized_elementwise_kernel<…>"),
         (20, "vectorized_e…rnel<…>"),
     ],
 )
@@ -43,6 +44,8 @@ def test_a_template_of_torch(width: int, left: str) -> None:
         ("a  b\n c", 16, "a b c"),
         ("", 16, "(without a name)"),
         ("std::less<int>::run(x) const", 20, "std::less<int>::run"),
+        ("clover::ranged<PdV(bool, int, int, double, instance 2)>", 32, "ranged<PdV(bool, int,…stance 2)>"),
+        ("clover::ranged<PdV(bool, int, int, double, instance 1)>", 32, "ranged<PdV(bool, int,…stance 1)>"),
     ],
 )
 def test_other_names(name: str, width: int, left: str) -> None:

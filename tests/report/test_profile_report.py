@@ -96,8 +96,15 @@ def test_streams_that_overlap_are_not_added_up() -> None:
 def test_idle_time_by_length_and_cause() -> None:
     text = plain(shown(documents.decode()))
     assert "< 10 µs 10–100 µs 1–10 ms n 9,120 812 421 ms 21.0 40.1 1,929.7" in text
-    assert "host late 430 1,780.0 89.4 % the launch came after the device had run dry" in text
+    assert "host late 430 1,780.0 89.4 % copy or sync 500 160.8 8.1 % no request 1 50.0 2.5 %" in text
+    assert "host late: the launch came after the device had run dry" in text
     assert "50.0 ms 1.20 s no request" in text
+
+
+def test_causes_that_did_not_occur_are_left_out() -> None:
+    document = documents.decode()
+    document["devices"][0]["idle"]["causes"][0] |= {"n": 0, "ms": 0.0}
+    assert "the launch came after" not in shown(document)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +123,19 @@ def test_size_classes(low: float, high: float | None, words_: str) -> None:
 
 def test_amdahl_rows() -> None:
     text = plain(shown(documents.decode()))
-    assert "ampere_fp16_s16816gemm[tn] 20.0 % -30 % 11.80 → 11.09 0.940 12.40 → 11.69" in text
-    assert "ampere_fp16_s16816gemm[tn] 20.0 % 2x 11.80 → 10.62 0.900 –" in text
+    assert "share step ms -30 % 2x TPOT ms -30 % 2x ampere_fp16_s16816gemm[tn] 20.0 %" in text
+    assert "20.0 % 11.80 11.09 10.62 12.40 11.69 –" in text
+    assert "share: of the steps' time" in text
+
+
+def test_amdahl_rows_without_steps_tell_what_remains() -> None:
+    document = documents.decode()
+    document["steps"] |= {"n": 0, "kinds": []}
+    for each in document["amdahl"]:
+        each |= {"step_ms": None, "tpot_ms": None}
+    text = plain(shown(document))
+    assert "share -30 % 2x ampere_fp16_s16816gemm[tn] 20.0 % 0.940 0.900" in text
+    assert "share: of the window" in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -19,6 +19,8 @@ READER_GONE = 141  # 128 + SIGPIPE, what a shell reports of any program whose re
 
 COMMANDS = {
     "run": "Run a scenario against a server; print its figures and whether they can be trusted.",
+    "profile": "Capture prefill and decode windows of a server; say what they spend their time on.",
+    "analyze": "Say what a profiler's file shows: busy and idle time, steps, kernels, what to try next.",
     "report": "Compute the report of a run directory again, offline.",
     "sweep": "Run a scenario over a range of settings; a table and curves.",
     "capacity": "Search the highest rate at which the scenario's SLO holds, as a bracket.",

@@ -11,6 +11,7 @@ from rich.text import Text
 
 ELLIPSIS = "…"
 LEAST = 16  # columns; below, a name tells nothing
+LEAST_INSIDE = 6  # columns inside brackets; fewer tell nothing either
 UNNAMED = "(without a name)"
 RETURN_TYPE = re.compile(r"^(?:static |inline )*(?:void|int|float|double|bool|auto) (?=\S)")
 ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::|_GLOBAL__N__\w+::")
@@ -20,14 +21,15 @@ def shorten(name: str, width: int) -> str:
     """The name in at most `width` columns.
 
     Of a C++ name that is too long go, until it fits, the return type and anonymous namespaces, the arguments, what is
-    inside its template brackets (the innermost first) and the namespaces in front; then its middle.
+    inside inner template brackets and the namespaces in front; then the middle of what is inside the outer brackets,
+    which is what tells the instances of one kernel apart; then the middle of it all.
     """
     name = " ".join(name.split()) or UNNAMED
     for step in STEPS:
         if len(name) <= width:
             return name
         name = step(name) or name
-    return middle(name, width)
+    return middle(_with_less_in_brackets(name, width), width)
 
 
 def middle(text: str, width: int) -> str:
@@ -61,14 +63,18 @@ def _without_inner_brackets(name: str) -> str:
     return _emptied(name, 2)
 
 
-def _without_brackets(name: str) -> str:
-    """``a<b<…>, d>`` becomes ``a<…>``."""
-    return _emptied(name, 1)
+def _with_less_in_brackets(name: str, width: int) -> str:
+    """``kernel<long arguments>`` becomes ``kernel<long…nts>``; a name without brackets stays."""
+    start, end = name.find("<"), name.rfind(">")
+    room = width - (len(name) - (end - start - 1))
+    if not 0 <= start < end or _is_odd(name):
+        return name
+    return name[: start + 1] + (middle(name[start + 1 : end], room) if room >= LEAST_INSIDE else ELLIPSIS) + name[end:]
 
 
 def _emptied(name: str, level: int) -> str:
     """Replace what is inside angle brackets of this depth by three dots; a name with other uses of < stays."""
-    if name.count("<") != name.count(">") or "operator" in name or "->" in name:
+    if _is_odd(name):
         return name
     kept, depth = [], 0
     for letter in name:
@@ -81,6 +87,11 @@ def _emptied(name: str, level: int) -> str:
     return "".join(kept)
 
 
+def _is_odd(name: str) -> bool:
+    """Whether its angle brackets need not be pairs: an operator's name, a lambda's type."""
+    return name.count("<") != name.count(">") or "operator<" in name or "operator>" in name or "->" in name
+
+
 def _without_namespaces(name: str) -> str:
     """``at::native::kernel<…>`` becomes ``kernel<…>``; only before the first bracket."""
     head, bracket, rest = name.partition("<")
@@ -91,7 +102,6 @@ STEPS: tuple[Callable[[str], str], ...] = (
     _without_type,
     _without_arguments,
     _without_inner_brackets,
-    _without_brackets,
     _without_namespaces,
 )
 

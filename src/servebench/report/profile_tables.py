@@ -21,6 +21,7 @@ MOST_OPERATORS = 10
 MOST_SYSTEM = 5
 MOST_GAPS = 3
 
+WHAT_IF = {"step_ms": "step ms", "tpot_ms": "TPOT ms"}
 STEP_LOADS = {"context_tokens_mean": "prompt", "generation_requests_mean": "decode"}
 STEP_NOTES = {
     "host": "to the start of the next step; host: p50 of the step as the host marked it",
@@ -81,13 +82,20 @@ def _idle(gaps: Document) -> list[Parts]:
     by_size = _table("gaps by length", [words.size_class(each) for each in sizes])
     by_size.add_row("n", *(f"{each['n']:,}" for each in sizes))
     by_size.add_row("ms", *(number(each["ms"], 1) for each in sizes))
-    by_cause = _table("gaps by cause", ("n", "ms", "share"))
-    by_cause.add_column("", ratio=4, style="dim")
-    for each in gaps["causes"]:
+    return [[by_size], _causes(gaps), _longest(gaps["longest"])]
+
+
+def _causes(gaps: Document) -> Parts:
+    table = _table("gaps by cause", ("n", "ms", "share"))
+    found = [each for each in gaps["causes"] if each["n"]]
+    for each in found:
         part = each["ms"] / gaps["ms"] if gaps["ms"] else None
-        cause = Text(words.CAUSES.get(each["cause"], each["cause"]), no_wrap=True)
-        by_cause.add_row(cause, f"{each['n']:,}", number(each["ms"], 1), _share(part), Text(each["text"] or ""))
-    return [[by_size], [by_cause], _longest(gaps["longest"])]
+        table.add_row(_cause(each), f"{each['n']:,}", number(each["ms"], 1), _share(part))
+    return [table, *(_dim(f"{_cause(each)}: {each['text']}") for each in found if each["text"])]
+
+
+def _cause(each: Document) -> str:
+    return str(words.CAUSES.get(each["cause"], each["cause"]))
 
 
 def _longest(longest: Sequence[Document]) -> Parts:
@@ -97,9 +105,8 @@ def _longest(longest: Sequence[Document]) -> Parts:
     for heading in ("kernel before", "kernel after"):
         table.add_column(heading, ratio=3)
     for each in longest[:MOST_GAPS]:
-        cause = words.CAUSES.get(each["cause"], each["cause"])
         around = (Name(each[key] or NOTHING, "dim") for key in ("before", "after"))
-        table.add_row(duration(each["ms"]), duration(each["start_ms"]), cause, *around)
+        table.add_row(duration(each["ms"]), duration(each["start_ms"]), _cause(each), *around)
     return [table]
 
 
@@ -180,19 +187,33 @@ def system(answers: Document) -> Parts:
 
 
 def what_if(answers: Document) -> Parts:
-    """Amdahl's law: what a faster kernel or operator would be worth."""
-    if not answers["amdahl"]:
+    """Amdahl's law: what a faster kernel or operator would be worth, a row for each."""
+    rows = answers["amdahl"]
+    if not rows:
         return []
-    tpot = any(each["tpot_ms"] for each in answers["amdahl"])
-    table = _table("if this were faster", ("share", "by", "step ms", "step", *(["TPOT ms"] if tpot else [])))
-    for each in answers["amdahl"]:
-        cells = [_share(each["share"]), each["change"], _change(each["step_ms"]), number(each["step_ratio"], 3)]
-        table.add_row(Name(each["what"]), *cells, *([_change(each["tpot_ms"])] if tpot else []))
-    return [table, _dim("only exposed time inside steps counts; step: its new length over the old one")]
+    changes = list(dict.fromkeys(each["change"] for each in rows))
+    shown = [figure for figure in WHAT_IF if any(each[figure] for each in rows)] or ["step_ratio"]
+    headings = [heading for figure in shown for heading in (WHAT_IF.get(figure), *changes) if heading]
+    table = _table("if this were faster", ("share", *headings))
+    for what in dict.fromkeys((each["what"], each["share"]) for each in rows):
+        by_change = {each["change"]: each for each in rows if (each["what"], each["share"]) == what}
+        cells = [cell for figure in shown for cell in _changed(figure, [by_change.get(change) for change in changes])]
+        table.add_row(Name(what[0]), _share(what[1]), *cells)
+    return [table, _dim(_what_if_note(answers, changes, shown))]
 
 
-def _change(pair: Sequence[float] | None) -> str:
-    return NOTHING if pair is None else " → ".join(row(pair))
+def _changed(figure: str, rows: Sequence[Document | None]) -> list[str]:
+    """A figure after each change, where it has a present value that in front."""
+    if figure == "step_ratio":
+        return [number(each["step_ratio"] if each else None, 3) for each in rows]
+    pairs = [(each[figure] if each else None) or (None, None) for each in rows]
+    return row([next((now for now, _ in pairs if now is not None), None), *(after for _, after in pairs)])
+
+
+def _what_if_note(answers: Document, changes: Sequence[str], shown: Sequence[str]) -> str:
+    whole = "the steps' time" if answers["steps"]["n"] else "the window"
+    then = "what remains of it" if shown == ["step_ratio"] else "the new value"
+    return f"share: of {whole}, where nothing else hides it; {' and '.join(changes)}: {then}, were it so much faster"
 
 
 def hot(answers: Document) -> Parts:

@@ -40,7 +40,7 @@ def percent(value: float | None) -> str:
 def title(answers: Document) -> str:
     """What was captured: the window's name, and its kind where that says more."""
     name, kind = answers["name"], answers["kind"]
-    return str(name) if not kind or kind == name else f"{name} ({kind})"
+    return str(name) if kind in (None, "free", name) else f"{name} ({kind})"
 
 
 def subtitle(answers: Document) -> str:
@@ -133,7 +133,7 @@ def traffic(answers: Document) -> list[tuple[str, str]]:
 def _meant(found: Document) -> list[tuple[str, str]]:
     reason = found["reason"]
     if found["as_meant"] is None:
-        return [(reason, "dim")] if reason else []
+        return []  # it was meant for none
     if found["as_meant"]:
         return [(f"as meant{f': {reason}' if reason else ''}", "green")]
     return [(f"not as meant: {reason or 'other traffic ran'}", "yellow")]

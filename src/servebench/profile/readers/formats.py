@@ -31,6 +31,7 @@ class Format:
     advice: str = ""
 
 
+QDSTRM = "QdstrmImporter, which comes with nsys, makes one of it"
 NSYS = Format("nsys", "an SQLite database, as nsys exports them")
 NSYS_REPORT = Format("nsys_report", "a report of Nsight Systems")
 KINETO = Format("kineto", "a Chrome trace, as the torch profiler writes them")
@@ -46,6 +47,11 @@ MAGIC: tuple[tuple[bytes, Format], ...] = (
     (b"PERFILE2", PERF),
     (b"2ELIFREP", PERF),
     (b"PAR1", TIMELINE),
+    (b"NVIDIA Tegra Profiler Report", NSYS_REPORT),
+    (
+        b"\0\xff\0\xff\0\xff\0\xffNVIDIA Nsight Systems",
+        Format("", "a capture that nsys has not made a report of", QDSTRM),
+    ),
     (b"NVR\0", Format("", "a report of Nsight Compute", "ncu --import FILE --csv --page raw > FILE.csv")),
     (b"ARROW1", Format("", "an Arrow file", "nsys export --type sqlite FILE.nsys-rep")),
     (b"\x89HDF\r\n\x1a\n", Format("", "an HDF5 file", "nsys export --type sqlite FILE.nsys-rep")),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servebench.errors import ServebenchError, UsageError
-from servebench.profile.readers.formats import Format, identify
+from servebench.profile.readers.formats import KINETO, Format, identify
 from servebench.profile.tool import STACKS, TIMELINE
 
 if TYPE_CHECKING:
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 OURS = (TIMELINE, STACKS)  # made of what lies beside them, and on the run's clock
 UNDERSTOOD = (
-    "SQLite exports of nsys, Chrome traces of the torch profiler (.json, .json.gz), perf.data, folded stacks, "
-    "XSpace files of XLA (.xplane.pb), servebench's timelines"
+    "reports of nsys and their SQLite exports, Chrome traces of the torch profiler (.json, .json.gz), perf.data, "
+    "folded stacks, XSpace files of XLA (.xplane.pb), servebench's timelines"
 )
 MOST_FILES = 5000  # of a folder, before it is too large to search
 MOST_NAMED = 6
+EXPORT_S = 900.0  # a report of gigabytes takes minutes
 
 
 def open_file(path: Path) -> Timeline | Stacks:
@@ -41,6 +43,28 @@ def open_file(path: Path) -> Timeline | Stacks:
     except (ValueError, OSError, EOFError, MemoryError) as error:
         reason = str(error) or type(error).__name__
         raise UsageError(_about(path, f"it seems to be {found.title}, but cannot be read: {reason}")) from error
+
+
+def open_files(paths: Sequence[Path]) -> Timeline | Stacks:
+    """Read one file as `open_file` does, or the traces of several ranks of one capture into one timeline.
+
+    Raises:
+        UsageError: as `open_file`; or several files that are not all traces of the torch profiler.
+    """
+    if len(paths) == 1:
+        return open_file(paths[0])
+    for path in paths:
+        if identify(path).key != KINETO.key:
+            raise UsageError(
+                f"{path} seems to be {identify(path).title}: several files are read together only where they are the "
+                "torch profiler's traces of the ranks of one capture"
+            )
+    from servebench.profile.readers.kineto import read_ranks
+
+    try:
+        return read_ranks(paths)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise UsageError(str(error) or type(error).__name__) from error
 
 
 def _about(path: Path, text: str) -> str:
@@ -82,6 +106,25 @@ def _nsys(path: Path) -> Timeline:
     return read_nsys(path)
 
 
+def _nsys_report(path: Path) -> Timeline:
+    """A report is read through nsys's own export, in a folder that is gone afterwards: nothing is left beside it."""
+    from servebench.profile.readers.nsys import read_nsys
+    from servebench.profile.tools.nsys import find_nsys
+    from servebench.profile.tools.nsys.reports import export
+
+    try:
+        nsys = find_nsys().path
+    except UsageError as error:
+        raise UsageError(
+            f"{path} is a report of Nsight Systems, which only nsys reads; where it is: nsys export --type sqlite "
+            f"{path.name} (here: {error})"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="servebench-") as folder:
+        report = Path(folder) / "capture.nsys-rep"
+        report.symlink_to(path.absolute())
+        return read_nsys(export(nsys, report, EXPORT_S))
+
+
 def _kineto(path: Path) -> Timeline:
     from servebench.profile.readers.kineto import read_kineto
 
@@ -114,6 +157,7 @@ def _xplane(path: Path) -> Timeline:
 
 READERS: dict[str, Callable[[Path], Timeline | Stacks]] = {
     "nsys": _nsys,
+    "nsys_report": _nsys_report,
     "kineto": _kineto,
     "perf": _perf,
     "stacks": _stacks,
