@@ -7,7 +7,7 @@ from enum import IntEnum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.profile.readers.nsys.device import is_collective
+from servebench.profile.readers.collectives import is_collective
 from servebench.profile.timeline import Kind
 
 

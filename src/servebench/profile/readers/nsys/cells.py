@@ -43,12 +43,13 @@ def decode(data: Bytes, page: int, usable: int, columns: dict[int, str]) -> dict
         DamageError: nobody can.
     """
     last = max(columns)
-    length, at = varint(data, cells_of(data, page))
+    cells = cells_of(data, page)
+    length, at = varint(data, cells)
     _, at = varint(data, at)
     header, ends = data[at].astype(np.int32), at + length
     if (length > usable - OVERFLOW).any() or (header >= WIDEST).any() or (header < last + 2).any():
         raise UnusualRowsError
-    if (at % page + length > page).any() or (header > length).any():
+    if (ends > (cells // page + 1) * page).any() or (header > length).any():
         raise DamageError("a row is longer than its page")
     types = np.lib.stride_tricks.sliding_window_view(data, last + 1)[at + 1]
     if (types >= WIDEST).any():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.profile.readers.collectives import is_collective
 from servebench.profile.readers.nsys.columns import Block, blocks
 from servebench.profile.readers.nsys.export import Export
 from servebench.profile.readers.nsys.ids import process_of
@@ -39,11 +38,6 @@ COPIES = {
     13: (Kind.COPY_DTOD, "unified memory DtoD"),
 }
 OTHER_COPY = (Kind.COPY_OTHER, "memcpy")
-
-
-def is_collective(name: str) -> bool:
-    """Whether a kernel moves data between devices: NCCL's and RCCL's, and the all-reduces that servers bring along."""
-    return COLLECTIVE.search(name) is not None
 
 
 def read_device_rows(export: Export, names: Names, rows: Rows) -> None:

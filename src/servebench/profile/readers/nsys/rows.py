@@ -31,7 +31,7 @@ class Rows:
         self.last: int | None = None
         self.left_out: Counter[str] = Counter()
         self._columns = {key: np.empty(FEWEST, kind) for key, kind in COLUMNS.items()}
-        self._given: set[str] = set()
+        self._given = {"start", "end"}
 
     def add(self, what: str, start: Ints, end: Ints, **columns: Array | int) -> None:
         """Take rows, whose columns are arrays, or one value for all; `NONE` where left out.
@@ -51,7 +51,7 @@ class Rows:
 
     def columns(self, offset_ns: int) -> dict[str, Array]:
         """The columns that anything was put into, sorted by start, instants moved by `offset_ns`. Ends the rows."""
-        columns = {key: self._columns.pop(key)[: self.size] for key in COLUMNS if key in self._given or key == "start"}
+        columns = {key: self._columns.pop(key)[: self.size] for key in COLUMNS if key in self._given}
         self._columns.clear()
         if bool((columns["start"][1:] < columns["start"][:-1]).any()):
             order = np.argsort(columns["start"], kind="stable")
