@@ -17,9 +17,6 @@ from servebench.profile.timeline import NONE, Kind
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 KERNEL_NAMES = ("demangledName", "shortName", "mangledName")  # the first that there is: it tells templates apart
 PLACE = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-COLLECTIVE = re.compile(
-    r"nccl(Dev)?Kernel|rccl|cross_device_reduce|(one|two)_shot_all_reduce|multimem_all_reduce", re.I
-)
 
 # CUPTI's kinds of copies; an array lies on the device, "unified" memory migrates by itself
 COPIES = {
