@@ -74,13 +74,14 @@ def read_fills(export: Export, names: Names, rows: Rows) -> None:
 
 def read_graphs(export: Export, names: Names, rows: Rows) -> None:
     """Add the replays of graphs whose nodes were not traced."""
-    for block in blocks(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (*PLACE, "graphId")):
-        graph = block["graphId"]
-        texts = [f"CUDA graph {number}" for number in graph.tolist()]
-        name = np.fromiter(map(names.index, texts), np.int32, graph.size)
-        timed = (block["start"] != 0) | (block["end"] != 0)  # CUPTI's way to say that it could not tell
-        rows.left_out["replays of graphs"] += int(np.count_nonzero(~timed))
-        rows.add("replays of graphs", **place(block), kind=Kind.GRAPH, name=name, graph=graph)
+    what = "replays of graphs"
+    for every in blocks(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (*PLACE, "graphId")):
+        timed = (every["start"] != 0) | (every["end"] != 0)  # CUPTI's way to say that it could not tell when
+        rows.left_out[what] += int(np.count_nonzero(~timed))
+        block = {key: column[timed] for key, column in every.items()}
+        texts = [f"CUDA graph {number}" for number in block["graphId"].tolist()]
+        name = np.fromiter(map(names.index, texts), np.int32, len(texts))
+        rows.add(what, **place(block), kind=Kind.GRAPH, name=name, graph=block["graphId"])
 
 
 def place(block: Block) -> dict[str, Ints]:

@@ -29,7 +29,14 @@ def read_host_rows(export: Export, names: Names, rows: Rows) -> None:
         ("PROFILER_OVERHEAD", Kind.OVERHEAD, "spans of the profiler's"),
     ):
         for block in blocks(export, table, CALL):
-            rows.add(what, **place(block), kind=kind, name=names.of_ids(block["nameId"]))
+            name, where = names.of_ids(block["nameId"]), place(block)
+            real = ~names.which(is_marker)[name]
+            rows.add(what, **{key: value[real] for key, value in where.items()}, kind=kind, name=name[real])
+
+
+def is_marker(name: str) -> bool:
+    """Whether a call is none, but tells when its tracing began: in a later capture of a session, long before it."""
+    return name.endswith("profiling started")
 
 
 def waits(name: str) -> bool:

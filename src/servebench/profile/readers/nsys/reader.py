@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from servebench.profile.readers.nsys.device import read_device_rows
 from servebench.profile.readers.nsys.export import Export, open_export
@@ -17,7 +21,7 @@ from servebench.profile.readers.nsys.host import read_host_rows
 from servebench.profile.readers.nsys.names import Names
 from servebench.profile.readers.nsys.ranges import read_ranges
 from servebench.profile.readers.nsys.rows import Rows
-from servebench.profile.timeline import Timeline
+from servebench.profile.timeline import NONE, Timeline
 
 
 def read_nsys(path: Path) -> Timeline:
@@ -40,14 +44,25 @@ def timeline_of(export: Export) -> Timeline:
     read_host_rows(export, names, rows)
     notes = read_ranges(export, names, rows, stated and stated[1])
     epoch, alignment = read_alignment(export)
+    columns = rows.columns(epoch)
     instants = [instant for instant in (*(stated or ()), rows.first, rows.last) if instant is not None]
     return Timeline.of_columns(
         "nsys",
         tuple(names.texts),
-        rows.columns(epoch),
+        columns,
         span=(min(instants) + epoch, max(instants) + epoch) if instants else (0, 0),
         alignment=alignment,
         devices=read_devices(export),
-        facts=read_facts(export),
+        facts=read_facts(export) | {"graphs": graphs_in(columns)},
         notes=(*read_diagnostics(export), *rows.notes(), *notes),
     )
+
+
+def graphs_in(columns: dict[str, NDArray[Any]]) -> int:
+    """How many different CUDA graphs were replayed, those of each process on their own."""
+    if "graph" not in columns:
+        return 0
+    replayed = columns["graph"] != NONE
+    pairs = columns["process"][replayed].astype(np.int64) << 32 | columns["graph"][replayed]
+    fresh = np.concatenate([pairs[:1], pairs[1:][pairs[1:] != pairs[:-1]]])  # a replay's rows follow each other
+    return int(np.unique(fresh).size)

@@ -12,7 +12,7 @@ from servebench.profile.readers.nsys.pages import Ints
 from servebench.profile.timeline import COLUMNS, NONE
 
 Array = NDArray[Any]
-DAY_NS = 86_400 * 10**9  # no call lasts longer; an overflow of the driver's clock does
+DAY_NS = 86_400 * 10**9  # nothing lasts longer, or begins so long before the capture; a clock that overflows does
 FEWEST = 1 << 16
 
 
@@ -40,7 +40,7 @@ class Rows:
             what: they are, in the plural, for a message about those whose instants are absurd.
         """
         length = end - start
-        keep = (length >= 0) & (length < DAY_NS)
+        keep = (length >= 0) & (length < DAY_NS) & (start > -DAY_NS)
         if not keep.all():
             self.left_out[what] += int(keep.size - np.count_nonzero(keep))
             columns = {key: value[keep] if isinstance(value, np.ndarray) else value for key, value in columns.items()}
@@ -63,7 +63,9 @@ class Rows:
 
     def notes(self) -> list[str]:
         """What was left out, as sentences."""
-        return [f"{number} {what} left out: their instants are absurd" for what, number in self.left_out.items()]
+        return [
+            f"{number} {what} left out: their instants are absurd" for what, number in self.left_out.items() if number
+        ]
 
     def _stretch(self, first: int, last: int) -> None:
         self.first = first if self.first is None else min(self.first, first)
