@@ -47,13 +47,20 @@ def union(starts: Ints, ends: Ints) -> Spans:
 
 def clip(spans: Spans, start: int, end: int) -> Spans:
     """The part of the spans inside [start, end)."""
-    return _kept(np.maximum(spans.starts, start), np.minimum(spans.ends, end))
+    inside = slice(np.searchsorted(spans.ends, start, side="right"), np.searchsorted(spans.starts, end, side="left"))
+    starts, ends = spans.starts[inside], spans.ends[inside]
+    if not starts.size or end <= start:
+        return Spans(starts[:0], ends[:0])
+    starts = starts if starts[0] >= start else np.concatenate([[start], starts[1:]])
+    return Spans(starts, ends if ends[-1] <= end else np.concatenate([ends[:-1], [end]]))
 
 
 def gaps(spans: Spans, start: int, end: int) -> Spans:
     """The time of [start, end) that the spans do not cover."""
     inside = clip(spans, start, end)
-    return _kept(np.concatenate([[start], inside.ends]), np.concatenate([inside.starts, [max(start, end)]]))
+    starts, ends = np.concatenate([[start], inside.ends]), np.concatenate([inside.starts, [max(start, end)]])
+    keep = ends > starts
+    return Spans(starts, ends) if bool(keep.all()) else Spans(starts[keep], ends[keep])
 
 
 def intersect(a: Spans, b: Spans) -> Spans:
@@ -71,7 +78,14 @@ def subtract(a: Spans, b: Spans) -> Spans:
 
 def covered(starts: Ints, ends: Ints, spans: Spans) -> Ints:
     """For each interval, how much of it the spans cover, in ns."""
-    return _before(spans, ends) - _before(spans, starts)
+    total = np.zeros(starts.size, np.int64)
+    if not spans.starts.size:
+        return total
+    before = np.concatenate([[0], np.cumsum(spans.lengths)])
+    for first in range(0, starts.size, BLOCK):
+        block = slice(first, first + BLOCK)
+        total[block] = _until(spans, before, ends[block]) - _until(spans, before, starts[block])
+    return total
 
 
 def alone(starts: Ints, ends: Ints, keys: NDArray[np.integer]) -> tuple[Spans, Ints]:
@@ -165,16 +179,8 @@ def _level(a: Spans, b: Spans, level: int) -> Spans:
     return union(t[:-1][hit], t[1:][hit])
 
 
-def _before(spans: Spans, instants: Ints) -> Ints:
-    """How much of the spans lies before each instant."""
-    if not spans.starts.size:
-        return np.zeros(instants.size, np.int64)
-    at = np.searchsorted(spans.starts, instants, side="right") - 1
-    done = np.concatenate([[0], np.cumsum(spans.lengths)])[np.maximum(at, 0)]
-    inside = np.clip(instants - spans.starts[np.maximum(at, 0)], 0, spans.lengths[np.maximum(at, 0)])
-    return np.where(at < 0, 0, done + inside)
-
-
-def _kept(starts: Ints, ends: Ints) -> Spans:
-    keep = ends > starts
-    return Spans(starts[keep], ends[keep])
+def _until(spans: Spans, before: Ints, instants: Ints) -> Ints:
+    """How much of the spans lies before each instant; `before` is how much lies before each span."""
+    at = np.maximum(np.searchsorted(spans.starts, instants, side="right") - 1, 0)
+    inside: Ints = before[at] + np.clip(instants, spans.starts[at], spans.ends[at]) - spans.starts[at]
+    return inside

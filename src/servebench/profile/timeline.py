@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 SCHEMA = 1
 NONE = -1  # in an integer column: the row has no such thing
@@ -148,10 +149,12 @@ class Timeline:
             raise ValueError("columns of unequal length")
         if size and bool((columns["end"] < columns["start"]).any()):
             raise ValueError("a row ends before it starts")
-        ordered = bool((np.diff(columns["start"]) >= 0).all())
+        ordered = bool((columns["start"][1:] >= columns["start"][:-1]).all())
         order = slice(None) if ordered else np.argsort(columns["start"], kind="stable")
         arrays = {
-            key: np.full(size, NONE, kind) if key not in columns else columns[key][order].astype(kind, copy=False)
+            key: np.broadcast_to(kind(NONE), size)
+            if key not in columns
+            else columns[key][order].astype(kind, copy=False)
             for key, kind in COLUMNS.items()
         }
         if span is None:
@@ -195,8 +198,11 @@ class Timeline:
 
         scratch = path.with_name(f".{path.name}.new")
         options = {key: "DELTA_BINARY_PACKED" for key, kind in COLUMNS.items() if kind is np.int64}
-        pq.write_table(self._table(), scratch, compression="zstd", use_dictionary=False, column_encoding=options)
-        scratch.replace(path)
+        try:
+            pq.write_table(self._table(), scratch, compression="zstd", use_dictionary=False, column_encoding=options)
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
 
     @classmethod
     def read(cls, path: Path) -> Timeline:
@@ -209,17 +215,19 @@ class Timeline:
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(path, memory_map=False)
-            head = json.loads((table.schema.metadata or {})[b"servebench.timeline"])
+            with pq.ParquetFile(path) as file:
+                head = json.loads((file.schema_arrow.metadata or {})[b"servebench.timeline"])
+                known = head["schema"] == SCHEMA
+                columns = {key: _column(file, key) for key in COLUMNS if known}
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise ValueError(f"{path} holds no timeline: {error}") from None
-        if head.pop("schema") != SCHEMA:
+        if not known:
             raise ValueError(f"{path} was written by a later version of servebench")
         alignment = Alignment(**head["alignment"]) if head["alignment"] else None
         return cls(
             source=head["source"],
             names=tuple(head["names"]),
-            **{key: table[key].to_numpy().astype(kind, copy=False) for key, kind in COLUMNS.items()},
+            **columns,
             span=(head["span"][0], head["span"][1]),
             alignment=alignment,
             devices={int(number): name for number, name in head["devices"].items()},
@@ -245,3 +253,9 @@ class Timeline:
         }
         table = pa.table({key: pa.array(getattr(self, key)) for key in COLUMNS})
         return table.replace_schema_metadata({"servebench.timeline": json.dumps(head, ensure_ascii=False)})
+
+
+def _column(file: pq.ParquetFile, key: str) -> NDArray[Any]:
+    """One column; by itself, for a capture may fill most of the memory. Raises KeyError where there is none."""
+    column: NDArray[Any] = file.read(columns=[key])[key].to_numpy()
+    return column.astype(COLUMNS[key], copy=False)

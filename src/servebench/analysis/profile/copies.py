@@ -38,9 +38,9 @@ def _row(device: Occupancy, kind: Kind, kernels: Spans) -> dict[str, Any]:
     rows = device.kind == kind
     own = intervals.union(device.starts[rows], device.ends[rows])
     exposed = intervals.subtract(own, kernels).total
-    size = device.column("bytes")[rows]
+    size = device.timeline.bytes[device.rows[rows]]
     sized = size >= 0
-    took = int((device.finish - device.begin)[rows][sized].sum())
+    took = int(device.durations(rows)[sized].sum())
     return {
         "direction": DIRECTIONS[kind],
         "n": int(np.count_nonzero(rows)),

@@ -40,6 +40,7 @@ TEXTS = {
     "unknown": "the capture does not tell what launched the next work",
 }
 EDGES = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # ns; decode steps take 5 to 50 ms
+TURNAROUND_NS = 5_000
 LONGEST = 10
 
 
@@ -50,7 +51,8 @@ class Gaps:
     Attributes:
         spans: when.
         cause: int8, index into `CAUSES`.
-        held: whether a call of the next work's process that waits for a device, or copies, was running as it began.
+        held: whether a call of the next work's process that waits for a device, or copies, was running as it began;
+            looked for only where the next work was not launched before.
         before, after: int32, the row that ended last before, and the one that came next: index into the timeline's
             names; `NONE` where the capture has none.
     """
@@ -65,22 +67,19 @@ class Gaps:
 def find_gaps(device: Occupancy, phases: Phases | None) -> Gaps:
     """The gaps of a device, from the window's start to its end."""
     spans = intervals.gaps(device.busy, device.start, device.end)
-    after = np.searchsorted(device.starts, spans.ends).astype(np.int32)  # `size` stands for the row after the window
+    after = np.searchsorted(device.starts, spans.ends).astype(np.int32)  # the row after the window, if it is past all
     before = _latest(device)[after]  # NONE for the row before the window
     call = device.launched_by[after]
-    known = call != NONE
-    # a gap that the window cuts off began when the row before the window ended
-    since = np.where(before == NONE, _previous_end(device), spans.starts)
-    late = known & (device.timeline.start[call] >= since)
-    waits = _waits(device, after)
+    late = _late(device, spans, before, call)
     cause = np.full(after.size, DEPENDENCY, np.int8)
-    cause[~known] = UNKNOWN
+    cause[call == NONE] = UNKNOWN
     cause[_beside_copy(device, before, after)] = COPY_OR_SYNC
     cause[late] = HOST_LATE
-    cause[(late | ~known) & _mostly(spans, waits)] = COPY_OR_SYNC
+    most, held = _held(device, spans, after, np.flatnonzero(late | (call == NONE)))
+    cause[most] = COPY_OR_SYNC
     if phases is not None:
-        cause[_mostly(spans, [(None, _no_request(phases, device))])] = NO_REQUEST
-    held = _covered(Spans(spans.starts, spans.starts + 1), waits) > 0
+        idle = intervals.covered(*spans, _no_request(phases, device))
+        cause[2 * idle > spans.lengths] = NO_REQUEST
     return Gaps(spans, cause, held, _names(device, before, device.preceding), _names(device, after, device.following))
 
 
@@ -113,10 +112,15 @@ def _sizes(lengths: Ints) -> list[dict[str, Any]]:
 def _cause(gaps: Gaps, cause: str) -> dict[str, Any]:
     own = gaps.cause == CAUSES.index(cause)
     text = TEXTS[cause]
-    if cause == "host_late" and bool(held := np.count_nonzero(gaps.held & own)):
+    lengths = gaps.spans.lengths[own]
+    if cause == "host_late" and (held := int(np.count_nonzero(gaps.held & own))):
         text += f"; in {held} of them the host was still in a call that waits or copies as the gap began"
-    time = int(gaps.spans.lengths[own].sum())
-    return {"cause": cause, "n": int(np.count_nonzero(own)), "ms": milliseconds(time), "text": text}
+    if cause == "dependency" and (short := lengths[lengths < TURNAROUND_NS]).size:
+        text += (
+            f"; {short.size} of them, {short.sum() / 1e6:.3g} ms in all, are shorter than {TURNAROUND_NS / 1e3:g} us, "
+            "which a device takes from one kernel to the next anyway"
+        )
+    return {"cause": cause, "n": int(lengths.size), "ms": milliseconds(int(lengths.sum())), "text": text}
 
 
 def _longest(device: Occupancy, gaps: Gaps) -> list[dict[str, Any]]:
@@ -143,8 +147,13 @@ def _latest(device: Occupancy) -> NDArray[np.int32]:
     return latest
 
 
-def _previous_end(device: Occupancy) -> int:
-    return device.start if device.preceding is None else int(device.timeline.end[device.preceding])
+def _late(device: Occupancy, spans: Spans, before: NDArray[np.int32], call: NDArray[np.int32]) -> Bools:
+    """Whether the call that launched the next work began in the gap, or later."""
+    late: Bools = (call != NONE) & (device.timeline.start[call] >= spans.starts)
+    if before.size and before[0] == NONE and call[0] != NONE and device.preceding is not None:
+        # the window cuts this gap off: it began when the row before the window ended
+        late[0] = device.timeline.start[call[0]] >= device.timeline.end[device.preceding]
+    return late
 
 
 def _beside_copy(device: Occupancy, before: NDArray[np.int32], after: NDArray[np.int32]) -> Bools:
@@ -158,17 +167,28 @@ def _is_copy(device: Occupancy, row: int | None) -> bool:
     return row is not None and bool(is_copy(device.timeline.kind[[row]])[0])
 
 
-def _waits(device: Occupancy, after: NDArray[np.int32]) -> list[tuple[Bools | None, Spans]]:
-    """For each process: of which gaps it launched the next work, and the time of its calls that wait or copy."""
-    timeline = device.timeline
-    following = NONE if device.following is None else timeline.process[device.following]
-    process = np.append(device.column("process"), following)[after]
-    blocking = timeline.of_kind(Kind.SYNC) | (timeline.of_kind(Kind.API) & _copies_by_name(timeline))
-    found: list[tuple[Bools | None, Spans]] = []
+def _held(device: Occupancy, spans: Spans, after: NDArray[np.int32], which: Ints) -> tuple[Bools, Bools]:
+    """Whether calls that wait or copy, of the process of the next work, cover most of a gap; and whether its begin.
+
+    Args:
+        which: the gaps of interest, as indices; the others count as not held.
+    """
+    most, begin = np.zeros(after.size, np.bool_), np.zeros(after.size, np.bool_)
+    following = NONE if device.following is None else device.timeline.process[device.following]
+    process = np.append(device.column("process"), following)[after[which]]
     for each in np.unique(process):
-        rows = blocking & (timeline.process == each)
-        found.append((process == each, intervals.union(timeline.start[rows], timeline.end[rows])))
-    return found
+        own = which[process == each]
+        starts, ends, waits = spans.starts[own], spans.ends[own], _waits(device.timeline, each)
+        most[own] = 2 * intervals.covered(starts, ends, waits) > ends - starts
+        begin[own] = intervals.covered(starts, starts + 1, waits) > 0
+    return most, begin
+
+
+def _waits(timeline: Timeline, process: int) -> Spans:
+    """The time in which a call of the process waits for a device, or copies."""
+    blocking = timeline.of_kind(Kind.SYNC) | (timeline.of_kind(Kind.API) & _copies_by_name(timeline))
+    rows = blocking & (timeline.process == process)
+    return intervals.union(timeline.start[rows], timeline.end[rows])
 
 
 def _copies_by_name(timeline: Timeline) -> Bools:
@@ -183,23 +203,6 @@ def _no_request(phases: Phases, device: Occupancy) -> Spans:
     ends = np.concatenate([phases.t, [device.end]]).astype(np.int64)
     idle = np.concatenate([[True], phases.code == 0])
     return intervals.clip(intervals.union(starts[idle], ends[idle]), device.start, device.end)
-
-
-def _mostly(spans: Spans, by_group: list[tuple[Bools | None, Spans]]) -> Bools:
-    """Whether more than half of each span is covered."""
-    mask: Bools = 2 * _covered(spans, by_group) > spans.lengths
-    return mask
-
-
-def _covered(spans: Spans, by_group: list[tuple[Bools | None, Spans]]) -> Ints:
-    """How much of each span is covered by the spans of its group."""
-    total = np.zeros(spans.starts.size, np.int64)
-    for rows, cover in by_group:
-        if rows is None or bool(rows.all()):
-            total += intervals.covered(spans.starts, spans.ends, cover)
-        elif cover.starts.size:
-            total[rows] = intervals.covered(spans.starts[rows], spans.ends[rows], cover)
-    return total
 
 
 def _names(device: Occupancy, rows: NDArray[np.int32], outside: int | None) -> NDArray[np.int32]:

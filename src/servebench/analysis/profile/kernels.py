@@ -30,7 +30,7 @@ def describe(device: Occupancy, exposed: Ints, *kinds: Kind, top: int = TOP) -> 
     number = np.bincount(name, minlength=exposed.size)
     total = np.bincount(name, weights=(device.ends - device.starts)[rows], minlength=exposed.size)
     ranked = np.lexsort((np.arange(exposed.size), -total, -exposed * (number > 0), number == 0))
-    duration = (device.finish - device.begin)[rows]
+    duration = device.durations(rows)
     return [_row(device.names[at], duration[name == at], total[at], exposed[at]) for at in ranked[:top] if number[at]]
 
 
@@ -42,7 +42,8 @@ def count_names(device: Occupancy) -> int:
 def describe_tiny(device: Occupancy) -> dict[str, Any]:
     """The `tiny` section: kernels shorter than `TINY_NS`; `share` is of their number."""
     kernel = device.is_a(Kind.COMPUTE, Kind.COMMUNICATION)
-    tiny = kernel & (device.finish - device.begin < TINY_NS)
+    tiny = kernel.copy()
+    tiny[kernel] = device.durations(kernel) < TINY_NS
     number = int(np.count_nonzero(tiny))
     return {
         "below_us": microseconds(TINY_NS),
@@ -67,12 +68,11 @@ def describe_graphs(device: Occupancy) -> dict[str, Any]:
 
 
 def _replays(device: Occupancy, nodes: Bools) -> int | None:
-    correlation, process = device.column("correlation")[nodes], device.column("process")[nodes]
+    rows = device.rows[nodes]
+    correlation, process = device.timeline.correlation[rows], device.timeline.process[rows]
     if bool((correlation == NONE).any()):
         return None
-    fresh = (correlation[1:] != correlation[:-1]) | (process[1:] != process[:-1])
-    at = np.concatenate([[0], np.flatnonzero(fresh) + 1]) if correlation.size else np.zeros(0, np.int64)
-    return int(np.unique(np.stack([process[at], correlation[at]]), axis=1).shape[1])
+    return sum(np.unique(correlation[process == each]).size for each in np.unique(process))
 
 
 def _row(name: str, duration: Ints, total: float, exposed: np.int64) -> dict[str, Any]:

@@ -8,27 +8,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.profile.figures import P50, P99, at_rank, microseconds
-from servebench.profile.intervals import Ints
+from servebench.profile.intervals import BLOCK, Ints
 from servebench.profile.timeline import NONE, Kind, Timeline
 
 if TYPE_CHECKING:
     from servebench.analysis.profile.occupancy import Occupancy
 
 
-def find_calls(timeline: Timeline, process: NDArray[np.integer], correlation: NDArray[np.integer]) -> NDArray[np.int32]:
+def find_calls(timeline: Timeline, rows: NDArray[np.integer]) -> NDArray[np.int32]:
     """Find the call that launched each device row: the earliest of the same process with the same correlation.
 
     Correlations repeat across processes, so each process is joined by itself.
 
+    Args:
+        rows: of the timeline.
+
     Returns:
         int32, rows of the timeline; `NONE` where the capture holds no such call.
     """
-    found = np.full(process.size, NONE, np.int32)
+    found = np.full(rows.size, NONE, np.int32)
     call = timeline.of_kind(Kind.API, Kind.SYNC) & (timeline.correlation != NONE)
-    for each in _distinct(process):
-        own = process == each
-        rows = np.flatnonzero(call & (timeline.process == each)).astype(np.int32)
-        found[own] = _matched(rows, timeline.correlation[rows], correlation[own])
+    for process in np.unique(timeline.process[call]):
+        calls, keys = _by_correlation(timeline, call & (timeline.process == process))
+        for first in range(0, rows.size, BLOCK):
+            block = rows[first : first + BLOCK]
+            wanted = timeline.correlation[block]
+            at = np.searchsorted(keys, wanted)
+            at[at == keys.size] = 0
+            joined = (keys[at] == wanted) & (timeline.process[block] == process)
+            found[first : first + BLOCK][joined] = calls[at[joined]]
     return found
 
 
@@ -42,8 +50,8 @@ def describe(device: Occupancy) -> dict[str, Any] | None:
     calls, rows = _first_rows(device)
     if not calls.size:
         return None
-    latency = device.begin[rows] - device.timeline.start[calls]
-    after = device.begin[rows] - device.timeline.end[calls]
+    start = device.timeline.start[device.rows[rows]]
+    latency, after = start - device.timeline.start[calls], start - device.timeline.end[calls]
     return {
         "n": int(calls.size),
         "p50_us": microseconds(at_rank(latency, P50)),
@@ -56,7 +64,7 @@ def describe(device: Occupancy) -> dict[str, Any] | None:
 def describe_doubt(device: Occupancy) -> str | None:
     """What starts before the call that launched it was made shows that the clocks of device and host disagree."""
     calls, rows = _first_rows(device)
-    ahead = device.timeline.start[calls] - device.begin[rows]
+    ahead = device.timeline.start[calls] - device.timeline.start[device.rows[rows]]
     number = int(np.count_nonzero(ahead > 0))
     if not number:
         return None
@@ -76,18 +84,11 @@ def _first_rows(device: Occupancy) -> tuple[NDArray[np.int32], Ints]:
     return launched[rows], rows
 
 
-def _matched(rows: NDArray[np.int32], keys: Ints, wanted: NDArray[np.integer]) -> NDArray[np.int32]:
-    if not rows.size:
-        return np.full(wanted.size, NONE, np.int32)
+def _by_correlation(timeline: Timeline, calls: NDArray[np.bool_]) -> tuple[NDArray[np.int32], Ints]:
+    """Rows of the calls and their correlations, in ascending order of these."""
+    rows = np.flatnonzero(calls).astype(np.int32)
+    keys = timeline.correlation[rows]
     if bool((keys[1:] < keys[:-1]).any()):
         order = np.argsort(keys, kind="stable")
         rows, keys = rows[order], keys[order]
-    at = np.searchsorted(keys, wanted)
-    at[at == keys.size] = 0
-    return np.where(keys[at] == wanted, rows[at], np.int32(NONE))
-
-
-def _distinct(process: NDArray[np.integer]) -> NDArray[np.integer]:
-    """The processes; a run of rows of the same one is looked at once."""
-    changes = np.concatenate([[True], process[1:] != process[:-1]]) if process.size else np.zeros(0, np.bool_)
-    return np.unique(process[changes])
+    return rows, keys

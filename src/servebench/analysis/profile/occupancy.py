@@ -30,7 +30,7 @@ class Occupancy:
         timeline: the whole capture.
         device: number of the device.
         start, end: of the window, int ns.
-        touching: mask over the timeline's rows.
+        rows: int32, of the timeline.
         preceding: row of the timeline that ran last before the window; None if none did.
         following: the first one after it.
     """
@@ -39,7 +39,7 @@ class Occupancy:
     device: int
     start: int
     end: int
-    touching: Bools
+    rows: NDArray[np.int32]
     preceding: int | None
     following: int | None
 
@@ -54,7 +54,7 @@ class Occupancy:
             device,
             start,
             end,
-            own & ~before & ~after,
+            np.flatnonzero(own & ~before & ~after).astype(np.int32),
             _last_to_end(timeline, before),
             int(after.argmax()) if after.any() else None,
         )
@@ -67,32 +67,33 @@ class Occupancy:
     @property
     def size(self) -> int:
         """Number of the rows."""
-        return int(self.begin.size)
+        return int(self.rows.size)
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of the timeline at the rows."""
-        column: NDArray[Any] = getattr(self.timeline, name)[self.touching]
+        column: NDArray[Any] = getattr(self.timeline, name)[self.rows]
         return column
-
-    @cached_property
-    def begin(self) -> Ints:
-        """Start of each row, also where that is before the window."""
-        return self.column("start")
-
-    @cached_property
-    def finish(self) -> Ints:
-        """End of each row, also where that is after the window."""
-        return self.column("end")
 
     @cached_property
     def starts(self) -> Ints:
         """Start of each row, or of the window."""
-        return self.begin if not self.size or self.begin[0] >= self.start else np.maximum(self.begin, self.start)
+        starts: Ints = self.column("start")
+        np.maximum(starts, self.start, out=starts)
+        return starts
 
     @cached_property
     def ends(self) -> Ints:
         """End of each row, or of the window."""
-        return self.finish if not self.size or self.finish.max() <= self.end else np.minimum(self.finish, self.end)
+        ends: Ints = self.column("end")
+        np.minimum(ends, self.end, out=ends)
+        return ends
+
+    def durations(self, rows: Bools) -> Ints:
+        """Of some rows, a mask, as long as they were, also where the window's edges cut them; ns."""
+        where = self.rows[rows]
+        durations = self.timeline.end[where]
+        durations -= self.timeline.start[where]
+        return durations
 
     @cached_property
     def kind(self) -> NDArray[np.int8]:
@@ -125,10 +126,9 @@ class Occupancy:
 
         One more than there are rows: the last is of `following`.
         """
-        extra = NONE if self.following is None else self.following
-        process = np.append(self.column("process"), self.timeline.process[extra] if extra != NONE else NONE)
-        correlation = np.append(self.column("correlation"), self.timeline.correlation[extra] if extra != NONE else NONE)
-        return launches.find_calls(self.timeline, process, correlation)
+        if self.following is None:
+            return np.append(launches.find_calls(self.timeline, self.rows), np.int32(NONE))
+        return launches.find_calls(self.timeline, np.append(self.rows, np.int32(self.following)))
 
     def is_a(self, *kinds: Kind) -> Bools:
         """Mask of the rows of `kinds`."""
@@ -140,6 +140,8 @@ class Occupancy:
     def time_of(self, *kinds: Kind) -> Spans:
         """Time in which rows of `kinds` run."""
         rows = self.is_a(*kinds)
+        if bool(rows.all()):
+            return self.busy
         return intervals.union(self.starts[rows], self.ends[rows])
 
     def exposed(self) -> tuple[Spans, NDArray[np.int32]]:
