@@ -212,7 +212,7 @@ def _changed(figure: str, rows: Sequence[Document | None]) -> list[str]:
 
 def _what_if_note(answers: Document, changes: Sequence[str], shown: Sequence[str]) -> str:
     whole = "the steps' time" if answers["steps"]["n"] else "the window"
-    then = "what remains of it" if shown == ["step_ratio"] else "the new value"
+    then = "what remains of it" if shown == ["step_ratio"] else "the new mean"
     return f"share: of {whole}, where nothing else hides it; {' and '.join(changes)}: {then}, were it so much faster"
 
 
