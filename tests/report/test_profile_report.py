@@ -186,6 +186,24 @@ def test_several_devices_are_told_as_a_span() -> None:
     assert "12 µs (p50), 800 µs (p99), 2.1 ms (max) apart (840 collectives); device 1 is the last in 90 %" in text
 
 
+def test_of_many_devices_only_the_first_have_all_tables() -> None:
+    document = documents.decode()
+    document["devices"] = [documents.device() | {"device": number} for number in range(8)]
+    found = document["findings"][0]
+    document["findings"] = [found | {"sentence": f"Device {number}: idle"} for number in range(8)]
+    text = shown(document)
+    assert text.count("kernel, ms") == 2
+    assert text.count("busy 3.01 s") == 8
+    assert "Device 0: idle (7 more like it, in --json)" in plain(text)
+    assert "Device 1: idle" not in text
+
+
+def test_a_narrow_terminal_has_the_codes_of_findings_in_the_text() -> None:
+    lines = shown(documents.decode(), width=80).splitlines()
+    assert any("host_late  decode step 11.8 ms" in line for line in lines)
+    assert any(line.strip("│ ").startswith("→ try CUDA graphs") for line in lines)
+
+
 def test_the_report_of_a_run_has_it_in_a_few_lines() -> None:
     lines = sections.profile({"profile": {"windows": [documents.decode(), documents.empty()]}})
     assert [line.text for line in lines] == [

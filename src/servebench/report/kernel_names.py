@@ -24,7 +24,7 @@ def shorten(name: str, width: int) -> str:
     inside inner template brackets and the namespaces in front; then the middle of what is inside the outer brackets,
     which is what tells the instances of one kernel apart; then the middle of it all.
     """
-    name = " ".join(name.split()) or UNNAMED
+    name = " ".join(name.split()).replace("> >", ">>") or UNNAMED
     for step in STEPS:
         if len(name) <= width:
             return name
@@ -38,7 +38,7 @@ def middle(text: str, width: int) -> str:
         return text
     tail = max(0, (width - 1) * 2 // 5)
     head = max(0, width - 1 - tail)
-    return text[:head] + ELLIPSIS + (text[-tail:] if tail else "")
+    return (text[:head] + ELLIPSIS + (text[-tail:] if tail else "")).replace(ELLIPSIS * 2, ELLIPSIS)
 
 
 def _without_type(name: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 WIDTH = 140  # names of kernels are long: more than the other reports take
+MOST_DEVICES = 2  # with all tables; ranks do much the same
 NARROW = 84  # columns, below which labels stand above their part
 
 Document = Mapping[str, Any]
@@ -56,7 +57,7 @@ def panel(answers: Document) -> Panel:
     if answers["no_device"]:
         parts.append(Text(answers["no_device"], style="dim"))
     if answers["findings"]:
-        parts += [Text(), _findings(answers["findings"])]
+        parts += [Text(), Findings(answers["findings"])]
     return Panel(
         Group(*parts),
         box=box.ROUNDED,
@@ -69,16 +70,32 @@ def panel(answers: Document) -> Panel:
     )
 
 
-def _findings(findings: Sequence[Document]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(ratio=1)
-    for each in findings:
-        text = Text(each["sentence"])
-        if each["next"]:
-            text.append(f"\n→ {each['next']}", style="dim")
-        table.add_row(Text(each["code"]), text)
-    return table
+class Findings:
+    """The findings with their next experiments: the codes in a column of their own where there is room for it."""
+
+    def __init__(self, findings: Sequence[Document]) -> None:
+        self.findings = findings
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        alike = words.alike(self.findings)
+        if options.max_width < NARROW:
+            yield from (Text.assemble((first["code"], "cyan"), "  ", _finding(first, n)) for first, n in alike)
+            return
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column(ratio=1)
+        for first, number in alike:
+            table.add_row(Text(first["code"]), _finding(first, number))
+        yield table
+
+
+def _finding(first: Document, number: int) -> Text:
+    text = Text(first["sentence"])
+    if number > 1:
+        text.append(f" ({number - 1} more like it, in --json)", style="dim")
+    if first["next"]:
+        text.append(f"\n→ {first['next']}", style="dim")
+    return text
 
 
 def _sections(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
@@ -95,8 +112,10 @@ def _sections(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
 def _figures(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
     if answers["hot"] is None or answers["steps"]["n"]:
         yield "Steps", tables.steps(answers)
-    for each in answers["devices"]:
-        yield f"Device {each['device']}", tables.device(each, answers["window"]["ms"])
+    for place, each in enumerate(answers["devices"]):
+        whole = place < MOST_DEVICES
+        part = tables.device(each, answers["window"]["ms"]) if whole else tables.device_in_brief(each)
+        yield f"Device {each['device']}", part
     yield "Skew", [Text(text)] if (text := words.skew(answers)) else []
     yield "Operators", tables.operators(answers)
     yield "System", tables.system(answers)

@@ -58,13 +58,18 @@ def device(found: Document, window_ms: float | None) -> Parts:
     """Everything about one device: busy and idle time, kernels, launches, copies, communication."""
     name = [Text(str(found["name"]))] if found["name"] else []
     blocks: list[Parts] = [
-        [*name, Text(words.busy(found)), Text(words.idle(found))],
+        [*name, *device_in_brief(found)],
         *_idle(found["idle"]),
         _kernels(found, window_ms),
         _copies(found["copies"]),
         _communication(found),
     ]
     return spaced(blocks)
+
+
+def device_in_brief(found: Document) -> Parts:
+    """A device's busy and idle time."""
+    return [Text(words.busy(found)), Text(words.idle(found))]
 
 
 def spaced(blocks: Iterable[Parts]) -> Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servebench.report.figures import NOTHING, duration, number, plural
@@ -115,6 +115,14 @@ def _operator_words(answers: Document) -> str:
         return ""
     first = max(rows, key=lambda each: each["self_ms"] or 0)
     return f"the host spends the most time in {first['name']} itself: {duration(first['self_ms'])}"
+
+
+def alike(findings: Sequence[Document]) -> list[tuple[Document, int]]:
+    """The findings; those of one code and one next experiment, such as of several devices, as the first and how many."""
+    groups: dict[tuple[str, str], list[Document]] = {}
+    for each in findings:
+        groups.setdefault((each["code"], each["next"]), []).append(each)
+    return [(group[0], len(group)) for group in groups.values()]
 
 
 def traffic(answers: Document) -> list[tuple[str, str]]:
