@@ -47,9 +47,9 @@ def operators(answers: Document) -> Findings:
 def outside_operators(answers: Document) -> Findings:
     """Much of the steps is in no operator: the interpreter, the scheduler, a compiled graph that hides its inside."""
     found = answers["operators"]
-    if found is None or answers["devices"] or not answers["steps"]["n"] or found["names_n"] > len(found["rows"]):
-        return  # with more names than are told, the sum would be too small
-    inside = sum(row["share"] for row in found["rows"])
+    if found is None or answers["devices"] or not answers["steps"]["n"] or not found["within_ms"]:
+        return
+    inside = found["self_ms"] / found["within_ms"]
     if 1 - inside < OUTSIDE_SHARE:
         return
     yield finding(

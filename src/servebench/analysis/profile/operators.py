@@ -54,7 +54,7 @@ def describe(found: Operators | None) -> dict[str, Any] | None:
     """The `operators` section; None without any.
 
     Shape: {"process", "thread", "within_ms", "rows": [{"name", "n", "self_ms", "total_ms", "share": self_ms of
-    within_ms}], "names_n": how many names there are in all}.
+    within_ms}], "names_n": how many names there are in all, "self_ms": of all of them}.
     """
     if found is None:
         return None
@@ -74,6 +74,7 @@ def describe(found: Operators | None) -> dict[str, Any] | None:
             for k, name in enumerate(found.names[:TOP])
         ],
         "names_n": len(found.names),
+        "self_ms": milliseconds(int(found.own.sum())),
     }
 
 

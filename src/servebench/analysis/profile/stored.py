@@ -20,6 +20,8 @@ from servebench.record.rundir import RunDir
 
 FOLDER, WINDOW, CAPTURED = "profile", "window.json", "captured"
 SCHEMA = 1
+# What comes of files that are not what they should be, down to columns whose values make no sense.
+DAMAGE = (UsageError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, OSError)
 NO_PLAIN = "the cost of capturing is not known: there is no run of the same load without it"
 
 
@@ -47,8 +49,8 @@ def answers_of(path: Path, document: Mapping[str, Any] | None = None) -> Documen
     label = Label(found.get("name") or path.name, found.get("kind") or "free", found.get("tool"), found.get("version"))
     try:
         return _answers(path, found, label)
-    except (UsageError, ValueError, KeyError, TypeError, OSError) as error:
-        return blank(label, f"the window's files are damaged: {error}")
+    except DAMAGE as error:
+        return blank(label, f"the window's files are damaged: {_told(error, path)}")
 
 
 def _answers(path: Path, found: Mapping[str, Any], label: Label) -> Document:
@@ -100,8 +102,8 @@ def _run(path: Path) -> tuple[RunData | None, str | None]:
         return None, None
     try:
         return load(RunDir.open(path)), None
-    except (UsageError, ValueError, KeyError, OSError) as error:
-        return None, f"the window's run {path.name} cannot be read: {error}"
+    except DAMAGE as error:
+        return None, f"the window's run {path.name} cannot be read: {_told(error, path)}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -113,6 +115,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         return {"damage": f"{WINDOW} is of another version of servebench"}
     return document
+
+
+def _told(error: Exception, path: Path) -> str:
+    """The error without the way to the folder, so that a summary is the same wherever its run lies."""
+    return str(error).replace(f"{path}/", "").replace(str(path), path.name) or type(error).__name__
 
 
 def _began(document: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from servebench.analysis.data import MISSING, RunData
 from servebench.analysis.phases import PHASES, Phases, combine, prefills, weighted
+from servebench.analysis.profile.finding import percent
 from servebench.analysis.profile.step_names import KINDS
 from servebench.analysis.profile.stepping import Steps
 from servebench.analysis.rounding import rounded
@@ -85,8 +86,10 @@ def _by_client(kind: str, traffic: Traffic) -> str | None:
     share = traffic.shares[phase] / working if working > 0 else 0.0
     if share >= LEAST_SHARE:
         return None
-    needed = f"a {kind} window needs {LEAST_SHARE:.0%}"
-    return f"by the client's stamps {share:.0%} of the time with requests in flight was {phase}, and {needed}"
+    return (
+        f"by the client's stamps {percent(share)} of the time with requests in flight was {phase.replace('_', ' ')}, "
+        f"and a {kind} window needs {percent(LEAST_SHARE)}"
+    )
 
 
 def _by_steps(kind: str, steps: Steps) -> str | None:
