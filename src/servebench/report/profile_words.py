@@ -118,7 +118,7 @@ def _operator_words(answers: Document) -> str:
 
 
 def alike(findings: Sequence[Document]) -> list[tuple[Document, int]]:
-    """The findings; those of one code and one next experiment, such as of several devices, as the first and how many."""
+    """The findings; those of one code and next experiment, such as of several devices, as the first and how many."""
     groups: dict[tuple[str, str], list[Document]] = {}
     for each in findings:
         groups.setdefault((each["code"], each["next"]), []).append(each)
