@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from servebench.profile.tool import ProfileError
 from servebench.profile.tools.nsys.command import run_nsys
 
 QUICK_S = 60.0  # for what takes a fraction of a second
+GOING_S = 15.0  # a session goes by itself within seconds of its server's end
 
 
 class Session:
@@ -40,8 +42,17 @@ class Session:
                 return fields[2]
         return None
 
+    def must_be_idle(self) -> None:
+        """Raise ProfileError unless its server runs and nothing collects: `nsys start` takes a dead one, too."""
+        state = self.state()
+        if state is None:
+            raise ProfileError(f"nsys has no session {self.name}: did the server end, or is its TMPDIR another?")
+        if state != "Launched":
+            raise ProfileError(f"the session {self.name} of nsys is in state {state}, not Launched")
+
     def start(self, output: Path, options: Sequence[str]) -> None:
         """Begin to collect into `output` (without its ending). Raises ProfileError."""
+        self.must_be_idle()
         path = str(output).replace("%", "%%")  # nsys has patterns
         self._run(["start", f"--session={self.name}", f"--output={path}", "--force-overwrite=true", *options])
 
@@ -59,9 +70,12 @@ class Session:
             raise
 
     def shut_down(self) -> None:
-        """End the session and the server in it, if they are still there."""
+        """End the session and the server in it, where they are still there; return when they have gone."""
+        deadline = time.monotonic() + GOING_S
         with suppress(ProfileError):
-            self._run(["shutdown", f"--session={self.name}", "--kill=sigterm"])
+            while self.state() is not None and time.monotonic() < deadline:
+                self._run(["shutdown", f"--session={self.name}", "--kill=sigterm"])
+                time.sleep(0.2)
 
     def _run(self, arguments: Sequence[str]) -> str:
         return run_nsys(self.nsys, arguments, QUICK_S, self.environment)

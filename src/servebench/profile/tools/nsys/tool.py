@@ -89,13 +89,7 @@ class NsysTool(Tool):
             return
         if not server.ours:
             self._session = self._users_session()
-        state = self._running.state()
-        if state is None:
-            raise ProfileError(
-                f"nsys has no session {self._running.name}: did the server end, or is its TMPDIR another?"
-            )
-        if state != "Launched":
-            raise ProfileError(f"the session {self._running.name} of nsys is in state {state}, not Launched")
+        self._running.must_be_idle()
 
     def _users_session(self) -> Session:
         if self.chosen.session is None:
@@ -173,12 +167,6 @@ class NsysTool(Tool):
     def close(self) -> None:
         """After the server was told to end: leave no session of ours and no file that only mattered while it ran."""
         if self._session is not None and self._session.name != self.chosen.session:
-            if self._session_left():
-                self._session.shut_down()
+            self._session.shut_down()
             self._session = None
         self.pid_file.unlink(missing_ok=True)
-
-    def _session_left(self) -> bool:
-        with suppress(ProfileError):
-            return self._running.state() is not None
-        return False

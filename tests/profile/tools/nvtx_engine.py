@@ -1,0 +1,39 @@
+"""The simulated engine with NVTX ranges named like vLLM's steps: a real server for nsys.
+
+``python nvtx_engine.py LIBRARY``; LIBRARY is `nvtx_ranges.c`, compiled against NVTX's headers. It prints its URL and
+serves until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from servebench.engine.sim.core import EngineCore
+from servebench.engine.sim.serving import run
+from servebench.engine.sim.settings import SimSettings
+
+
+def name_steps(library: ctypes.CDLL) -> None:
+    begin, end = EngineCore.begin, EngineCore.end
+
+    def named_begin(self: EngineCore, now: float) -> float | None:
+        seconds = begin(self, now)
+        if self.step is not None:
+            context, generation = self.step.prefill_tokens, self.step.decode_sequences
+            name = f"execute_context_{min(context, 1)}({context})_generation_{generation}({generation})"
+            library.push(name.encode())
+        return seconds
+
+    def named_end(self: EngineCore, now: float) -> object:
+        library.pop()
+        return end(self, now)
+
+    EngineCore.begin = named_begin  # type: ignore[method-assign]
+    EngineCore.end = named_end  # type: ignore[method-assign, assignment]
+
+
+if __name__ == "__main__":
+    name_steps(ctypes.CDLL(sys.argv[1]))
+    settings = SimSettings(base=0.01)
+    run(settings, "simulated", "127.0.0.1", 0, lambda url: print(url, flush=True))
