@@ -221,10 +221,21 @@ class NsysFile:
         names = {"nameId": self._string(name), "globalTid": global_tid(pid, tid)}
         self.rows["PROFILER_OVERHEAD"].append({"start": start, "end": end, **names})
 
-    def memory(self, at: int, size: int, *, free: bool = False, kind: int = 2, device: int = 0, pid: int = PID) -> None:
-        """Add an allocation of device memory (`kind` 2; 1 is pinned on the host), or its end."""
-        event = {"bytes": size, "memoryOperationType": int(free), "memKind": kind, "deviceId": device}
-        self.rows["CUDA_GPU_MEMORY_USAGE_EVENTS"].append({"start": at, "globalPid": global_pid(pid), **event})
+    def memory(
+        self,
+        at: int,
+        size: int,
+        *,
+        free: bool = False,
+        kind: int = 2,
+        address: int = 0x7F00_0000_0000,
+        device: int = 0,
+        pid: int = PID,
+    ) -> None:
+        """Add an allocation at an address of device memory (`kind` 2; 1 is pinned on the host), or its end."""
+        event = {"bytes": size, "memoryOperationType": int(free), "memKind": kind, "address": address}
+        where = {"globalPid": global_pid(pid), "deviceId": device}
+        self.rows["CUDA_GPU_MEMORY_USAGE_EVENTS"].append({"start": at, **where, **event})
 
     def diagnostic(self, text: str, *, severity: int = 2, at: int = 0) -> None:
         """Add a message of the tool's: severity 1 is information, 2 a warning, 3 an error."""

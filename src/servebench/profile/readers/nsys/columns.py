@@ -25,7 +25,7 @@ def blocks(export: Export, table: str, required: tuple[str, ...], optional: tupl
         optional: columns that some generations lack: NONE throughout then.
 
     Yields:
-        int64 arrays of equal length by column, NONE for NULL.
+        int64 arrays of equal length, not empty, by column; NONE for NULL.
 
     Raises:
         ValueError: a required column is missing, or the file is damaged.
@@ -37,8 +37,8 @@ def blocks(export: Export, table: str, required: tuple[str, ...], optional: tupl
     present = [name for name in required + optional if name not in absent]
     read = through_pages if export.tables[table].plain else through_sql
     for block in read(export, table, present):
-        nothing = np.broadcast_to(np.int64(NONE), block[present[0]].shape)
-        yield block | dict.fromkeys(absent, nothing)
+        if size := block[present[0]].size:
+            yield block | dict.fromkeys(absent, np.broadcast_to(np.int64(NONE), size))
 
 
 def through_pages(export: Export, table: str, columns: list[str]) -> Iterator[Block]:

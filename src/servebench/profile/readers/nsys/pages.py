@@ -40,7 +40,8 @@ class Pages:
         if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
             self._file.close()
             raise ValueError(f"{path} is not an SQLite file")
-        self.size = int.from_bytes(head[16:18]) % 65_535 or 65_536  # which is written as 1
+        size = int.from_bytes(head[16:18])
+        self.size = 65_536 if size == 1 else size
         self.usable = self.size - head[20]
         self.stated = self.size * int.from_bytes(head[28:32])
 
