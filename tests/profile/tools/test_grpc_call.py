@@ -34,7 +34,10 @@ def test_a_large_answer_in_many_frames() -> None:
 
 def test_a_status_is_an_error_with_its_message() -> None:
     said = r"Another session: active \(status 13\)"
-    with grpc_service(lambda path, message: (13, "Another session%3A active")) as port, pytest.raises(GrpcError) as error:
+    with (
+        grpc_service(lambda path, message: (13, "Another session%3A active")) as port,
+        pytest.raises(GrpcError) as error,
+    ):
         call(port)
     error.match(rf"127\.0\.0\.1:{port}: {said}")
 

@@ -197,15 +197,15 @@ def _add_thread(capture: _Capture, plane: Plane, line: Line, rows: Ints) -> None
 def _timed(line: Line) -> Ints:
     """Rows that took time, in order of their starts; of those that start together the longest first."""
     rows = np.flatnonzero(line.duration_ps > 0)
-    ordered: Ints = rows[np.lexsort((-line.duration_ps[rows], line.offset_ps[rows]))]
-    return ordered
+    return rows[np.lexsort((-line.duration_ps[rows], line.offset_ps[rows]))]
 
 
 def _leaves(line: Line, rows: Ints) -> Ints:
     """Those of the rows, sorted by start, that contain no other: a loop would hide the operations of its body."""
     start, end = line.offset_ps[rows], line.offset_ps[rows] + line.duration_ps[rows]
     contains = (start[1:] < end[:-1]) & (end[1:] <= end[:-1])
-    return rows[~np.append(contains, False)[: rows.size]]
+    leaves: Ints = rows[~np.append(contains, False)[: rows.size]]
+    return leaves
 
 
 def _per_name(line: Line, rows: Ints, names: dict[int, str], of: Callable[[str], Any]) -> NDArray[np.int8]:
