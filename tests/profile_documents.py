@@ -257,6 +257,49 @@ def empty() -> dict[str, Any]:
     }
 
 
+def replayed() -> dict[str, Any]:
+    """What Nsight Compute says of one kernel."""
+    row = {
+        "kernel": "void gemm<float>[tn](int)",
+        "launches": 3,
+        "duration_ms": 1.25,
+        "compute_percent": 22.5,
+        "memory_percent": 91.0,
+        "dram_percent": 90.0,
+        "gb_per_s": 3600.0,
+        "peak_gb_per_s": 4000.0,
+        "flop_per_byte": None,
+        "occupancy_percent": 61.2,
+        "roof": "bandwidth",
+        "reading": "near the bandwidth roof (90 %): move fewer bytes",
+    }
+    nothing = {"empty": False, "reason": None, "traffic": None, "alignment": None, "no_device": None}
+    return empty() | nothing | {"tool": "ncu", "source": "ncu", "kernel_replay": {"kernel": "gemm", "rows": [row]}}
+
+
+def checked(passed: bool | None) -> dict[str, Any]:
+    """What Compute Sanitizer says."""
+    finding = {
+        "kind": "invalid global write",
+        "severity": "error",
+        "kernel": "write[k](int *)",
+        "place": "kernels.cu:12",
+        "example": "Invalid __global__ write of size 4 bytes",
+        "count": 7,
+        "bytes": None,
+    }
+    found = {
+        "check": "memcheck",
+        "passed": passed,
+        "reason": "the log has no summary" if passed is None else None,
+        "errors": {True: 0, False: 7, None: None}[passed],
+        "leaked_bytes": None,
+        "findings": [finding] if passed is False else [],
+        "not_printed": 0,
+    }
+    return replayed() | {"tool": "sanitizer", "source": "sanitizer", "kernel_replay": None, "sanitizer": found}
+
+
 def perf() -> dict[str, Any]:
     """A perf window: samples and functions only."""
     return empty() | {

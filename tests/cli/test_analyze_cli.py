@@ -213,6 +213,16 @@ def test_what_stacks_cannot_tell(tmp_path: Path, capsys: Capture) -> None:
     assert "cannot write" in refused(capsys, tmp_path / "stacks", "--flame-graph", tmp_path / "none" / "f.svg")
 
 
+def test_what_is_said_of_kernels_has_no_instants(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "memcheck.log"
+    path.write_text("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 2 errors\n")
+    found = analyzed(capsys, path)
+    assert (found["tool"], found["sanitizer"]["passed"], found["empty"]) == ("sanitizer", False, False)
+    assert main(["analyze", str(path)]) == ExitCode.GOOD
+    assert "found 2 errors" in capsys.readouterr().out
+    assert "it has no instants" in refused(capsys, path, "--window", "1s..2s")
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -16,7 +16,7 @@ from servebench.report import profile_words as words
 from servebench.report import sections
 from servebench.report.profile import print_profile
 
-MAKERS = [documents.decode, documents.without_device, documents.empty, documents.perf]
+MAKERS = [documents.decode, documents.without_device, documents.empty, documents.perf, documents.replayed]
 SCHEMA = json.loads((resources.files("servebench.analysis") / "summary.schema.json").read_text())
 
 
@@ -166,6 +166,28 @@ def test_samples_of_processors() -> None:
     assert "55 % of 4,321 samples are in at::native::cpublas::gemm<float>[clone] itself." in text
     assert "_PyEval_EvalFrameDefault 7.0 % 90.0 %" in text
     assert "cycles not supported" in text
+
+
+def test_a_replayed_kernel() -> None:
+    text = plain(shown(documents.replayed()))
+    assert "The longest replayed kernel, void gemm<float>[tn](int): near the bandwidth roof (90 %)" in text
+    assert "void gemm<float>[tn](int) 3 1.25 22 % 91 % 90 % 61 % 3,600" in text
+    assert "Clock" not in text
+    assert "Steps" not in text
+
+
+@pytest.mark.parametrize(
+    ("passed", "said"),
+    [
+        (True, "Compute Sanitizer (memcheck) found nothing wrong."),
+        (False, "Compute Sanitizer (memcheck) found 7 errors: do not trust the answers."),
+        (None, "Compute Sanitizer (memcheck) concludes nothing: the log has no summary."),
+    ],
+)
+def test_what_the_sanitizer_found(passed: bool | None, said: str) -> None:
+    text = plain(shown(documents.checked(passed)))
+    assert said in text
+    assert ("invalid global write 7 error write[k](int *) kernels.cu:12" in text) == (passed is False)
 
 
 def test_several_devices_are_told_as_a_span() -> None:

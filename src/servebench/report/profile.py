@@ -101,7 +101,7 @@ def _finding(first: Document, number: int) -> Text:
 def _sections(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
     """The parts by label; those without content are empty."""
     yield "Traffic", [Text(text, style=style) for text, style in words.traffic(answers)]
-    yield "Clock", [Text(*words.clock(answers))]
+    yield "Clock", [Text(*words.clock(answers))] if _has_instants(answers) else []
     if not answers["empty"]:
         yield from _figures(answers)
     yield "Overhead", tables.overhead(answers)
@@ -109,8 +109,13 @@ def _sections(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
     yield "Files", [Text(" · ".join(answers.get("files") or ()), style="dim")] if answers.get("files") else []
 
 
+def _has_instants(answers: Document) -> bool:
+    """Whether it is about a time, and not about kernels whenever they ran."""
+    return not any(answers[section] for section in ("kernel_replay", "sanitizer"))
+
+
 def _figures(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
-    if answers["hot"] is None or answers["steps"]["n"]:
+    if answers["steps"]["n"] or (answers["hot"] is None and _has_instants(answers)):
         yield "Steps", tables.steps(answers)
     for place, each in enumerate(answers["devices"]):
         whole = place < MOST_DEVICES
@@ -120,6 +125,8 @@ def _figures(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
     yield "Operators", tables.operators(answers)
     yield "System", tables.system(answers)
     yield "Hot", tables.hot(answers)
+    yield "Kernels", tables.replay(answers)
+    yield "Reports", tables.sanitizer(answers)
     yield "What if", tables.what_if(answers)
     yield "Counts", [Text(text)] if (text := words.counts(answers)) else []
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from servebench.report import profile_words as words
 from servebench.report.figures import NOTHING, duration, number, plural, row
-from servebench.report.kernel_names import Name
+from servebench.report.kernel_names import Name, shorten
 
 Document = Mapping[str, Any]
 Parts = list[RenderableType]
@@ -21,6 +21,12 @@ MOST_OPERATORS = 10
 MOST_SYSTEM = 5
 MOST_GAPS = 3
 
+REPLAYED = {
+    "compute_percent": "compute",
+    "memory_percent": "memory",
+    "dram_percent": "DRAM",
+    "occupancy_percent": "occupancy",
+}
 WHAT_IF = {"step_ms": "step ms", "tpot_ms": "TPOT ms"}
 STEP_LOADS = {"context_tokens_mean": "prompt", "generation_requests_mean": "decode"}
 STEP_NOTES = {
@@ -240,6 +246,35 @@ def hot(answers: Document) -> Parts:
 
 def _counter(value: float | None) -> str:
     return "not supported" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def replay(answers: Document) -> Parts:
+    """Kernels that Nsight Compute replayed: how near to which peak, and what that means."""
+    rows = (answers["kernel_replay"] or {}).get("rows") or []
+    if not rows:
+        return []
+    table = _table("replayed kernel", ("n", "ms", *REPLAYED.values(), "GB/s"))
+    for each in rows[:MOST_KERNELS]:
+        shares = (NOTHING if each[key] is None else f"{each[key]:.0f} %" for key in REPLAYED)
+        rate = number(each["gb_per_s"], 0)
+        table.add_row(Name(each["kernel"]), f"{each['launches']:,}", number(each["duration_ms"]), *shares, rate)
+    readings = [f"{shorten(each['kernel'], 40)}: {each['reading']}" for each in rows[:MOST_GAPS]]
+    return [table, _dim("of the GPU's peak while the kernel ran; occupancy: of its warps"), *map(Text, readings)]
+
+
+def sanitizer(answers: Document) -> Parts:
+    """What Compute Sanitizer reported."""
+    found = (answers["sanitizer"] or {}).get("findings") or []
+    if not found:
+        return []
+    table = _table("report", ("n", "severity"), ratio=3)
+    for heading in ("kernel", "place"):
+        table.add_column(heading, ratio=3)
+    for each in found[:MOST_KERNELS]:
+        where = (Name(each[key] or NOTHING) for key in ("kernel", "place"))
+        table.add_row(Name(each["kind"]), f"{each['count']:,}", each["severity"], *where)
+    rest = len(found) - MOST_KERNELS
+    return [table, *([_dim(f"{plural(rest, 'more report')} in --json")] if rest > 0 else [])]
 
 
 def overhead(answers: Document) -> Parts:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servebench.report.figures import NOTHING, duration, number, plural
+from servebench.report.kernel_names import shorten
 
 Document = Mapping[str, Any]
 
@@ -51,7 +52,9 @@ def subtitle(answers: Document) -> str:
 
 def _length(answers: Document) -> str:
     ms = (answers["window"] or {}).get("ms")
-    return f"a window of {duration(ms)}" if ms is not None else "no window"
+    if ms is None:
+        return "no window" if answers["empty"] else ""
+    return f"a window of {duration(ms)}"
 
 
 def headline(answers: Document) -> str:
@@ -59,7 +62,8 @@ def headline(answers: Document) -> str:
     if answers["empty"]:
         return f"This window is empty: {answers['reason'] or 'nothing was captured in it'}."
     parts = [part for part in (_step_words(answers), _busy_words(answers)) if part]
-    parts = parts or [part for part in (_hot_words(answers), _operator_words(answers)) if part][:1]
+    others = (each(answers) for each in (_sanitizer_words, _replay_words, _hot_words, _operator_words))
+    parts = parts or [part for part in others if part][:1]
     text = "; ".join(parts) if parts else "The file holds no steps and no device activity"
     return f"{text[0].upper()}{text[1:]}."
 
@@ -99,6 +103,24 @@ def _busy_words(answers: Document) -> str:
 def _window_words(answers: Document) -> str:
     ms = (answers["window"] or {}).get("ms")
     return "the window" if ms is None else f"{duration(ms)}"
+
+
+def _replay_words(answers: Document) -> str:
+    rows = (answers["kernel_replay"] or {}).get("rows")
+    return f"the longest replayed kernel, {shorten(rows[0]['kernel'], 60)}: {rows[0]['reading']}" if rows else ""
+
+
+def _sanitizer_words(answers: Document) -> str:
+    found = answers["sanitizer"]
+    if found is None:
+        return ""
+    check = f" ({found['check']})" if found.get("check") else ""
+    if found["passed"] is None:
+        return f"Compute Sanitizer{check} concludes nothing: {found['reason']}"
+    if found["passed"]:
+        return f"Compute Sanitizer{check} found nothing wrong"
+    leaked = f" and {found['leaked_bytes']:,} bytes leaked" if found["leaked_bytes"] else ""
+    return f"Compute Sanitizer{check} found {plural(found['errors'] or 0, 'error')}{leaked}: do not trust the answers"
 
 
 def _hot_words(answers: Document) -> str:

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ncu_files import WHOLE, write_raw
 from nsys_files import NsysFile
 from servebench.errors import UsageError
-from servebench.profile.readers import open_file
+from servebench.profile.readers import Told, open_file, open_files
 from servebench.profile.readers.formats import content, identify
 from servebench.profile.stacks import Stacks
 from servebench.profile.timeline import Timeline
+from servebench.profile.tools.nsys import Installation
 
 FOLDED = b"vllm 12;main;at::mm [libtorch.so] 7\nvllm 12;main;poll [libc.so.6] 3\n"
 
@@ -70,6 +72,52 @@ def test_folded_stacks(tmp_path: Path) -> None:
     found = open_file(put(tmp_path / "profile.txt", FOLDED))
     assert isinstance(found, Stacks)
     assert found.total == 10
+
+
+def test_a_table_of_nsight_compute(tmp_path: Path) -> None:
+    found = open_file(write_raw(tmp_path / "log", [("gemm", WHOLE)]))
+    assert isinstance(found, Told)
+    assert found.section == "kernel_replay"
+    assert found.document["rows"][0]["kernel"] == "gemm"
+
+
+def test_a_log_of_the_sanitizer(tmp_path: Path) -> None:
+    text = b"========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+    found = open_file(put(tmp_path / "log", text))
+    assert isinstance(found, Told)
+    assert (found.section, found.document["passed"]) == ("sanitizer", True)
+
+
+def test_a_report_of_nsys_is_exported_out_of_sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = put(tmp_path / "decode", b"NVIDIA Tegra Profiler Report 1.0" + bytes(60))
+    with pytest.raises(UsageError, match=r"which only nsys reads; where it is: nsys export --type sqlite decode"):
+        monkeypatch.setattr("servebench.profile.tools.nsys.find_nsys", no_nsys)
+        open_file(report)
+
+    seen: list[Path] = []
+
+    def export(nsys: Path, path: Path, limit_s: float) -> Path:
+        seen.append(path.resolve())
+        return nsys_export(path.with_suffix(".sqlite"))
+
+    installed = Installation(tmp_path / "nsys", "2024.5", None, None)
+    monkeypatch.setattr("servebench.profile.tools.nsys.find_nsys", lambda: installed)
+    monkeypatch.setattr("servebench.profile.tools.nsys.reports.export", export)
+    found = open_file(report)
+    assert isinstance(found, Timeline)
+    assert seen == [report]
+    assert [path.name for path in tmp_path.iterdir()] == ["decode"]
+
+
+def no_nsys() -> Installation:
+    raise UsageError("nsys is not here")
+
+
+def test_several_files_are_ranks_or_refused(tmp_path: Path) -> None:
+    export = nsys_export(tmp_path / "a")
+    assert isinstance(open_files([export]), Timeline)
+    with pytest.raises(UsageError, match=r"seems to be an SQLite database.*ranks of one capture"):
+        open_files([export, export])
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.analysis.profile.answers import answers
 from servebench.errors import UsageError
-from servebench.profile.readers import open_files
+from servebench.profile.readers import Told, open_files
 from servebench.profile.stacks import Stacks
 from servebench.profile.timeline import Timeline
 
 if TYPE_CHECKING:
     from servebench.analysis.data import RunData
 
-Capture = Timeline | Stacks
+Capture = Timeline | Stacks | Told
 Interval = tuple[int, int]
 
 FREE = "free"  # the kind of a window that is meant for no particular traffic
@@ -57,6 +57,8 @@ def analyze(paths: Sequence[Path], question: Question) -> tuple[dict[str, Any], 
     name = paths[0].name or str(paths[0])
     if isinstance(capture, Stacks):
         return _of_stacks(name, capture, question)
+    if isinstance(capture, Told):
+        return _as_told(name, capture, question), capture
     window = _part(capture.span, question.part)
     document = answers(
         capture,
@@ -71,6 +73,25 @@ def analyze(paths: Sequence[Path], question: Question) -> tuple[dict[str, Any], 
         pattern=question.pattern,
     )
     return document, capture
+
+
+def _as_told(name: str, told: Told, question: Question) -> dict[str, Any]:
+    if not question.is_plain:
+        raise UsageError(
+            f"{name} is what {told.tool} says of kernels: it has no instants, so ask for no part, steps or run"
+        )
+    facts = {told.section: told.document, "files": [name]}
+    return answers(
+        None,
+        name=name,
+        kind=FREE,
+        tool=told.tool,
+        version=None,
+        start_ns=None,
+        end_ns=None,
+        run=None,
+        facts=facts,
+    )
 
 
 def _of_stacks(name: str, stacks: Stacks, question: Question) -> tuple[dict[str, Any], Capture]:
@@ -110,7 +131,7 @@ def _stacks_window(name: str, stacks: Stacks, question: Question) -> Interval | 
     return _part((int(stacks.time.min()), int(stacks.time.max()) + 1), question.part)
 
 
-def _version(capture: Capture) -> str | None:
+def _version(capture: Timeline | Stacks) -> str | None:
     version = capture.facts.get("version")
     return None if version is None else str(version)
 
@@ -126,7 +147,7 @@ def _part(span: Interval, part: tuple[float, float] | None) -> Interval:
     return start, min(end, span[1])
 
 
-def _run(path: Path | None, capture: Capture, window: Interval) -> RunData | None:
+def _run(path: Path | None, capture: Timeline | Stacks, window: Interval) -> RunData | None:
     """The run, if its clock is the capture's and it was up meanwhile."""
     if path is None:
         return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from servebench.errors import ServebenchError, UsageError
 from servebench.profile.readers.formats import KINETO, Format, identify
@@ -15,17 +16,34 @@ if TYPE_CHECKING:
     from servebench.profile.stacks import Stacks
     from servebench.profile.timeline import Timeline
 
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a tool says that is neither a timeline nor stacks.
+
+    Attributes:
+        tool: its name, see `servebench.profile.tools.NAMES`.
+        section: of a window's answers, which it becomes as it is.
+        document: JSON values only.
+    """
+
+    tool: str
+    section: str
+    document: dict[str, Any]
+
+
 OURS = (TIMELINE, STACKS)  # made of what lies beside them, and on the run's clock
 UNDERSTOOD = (
     "reports of nsys and their SQLite exports, Chrome traces of the torch profiler (.json, .json.gz), perf.data, "
-    "folded stacks, XSpace files of XLA (.xplane.pb), servebench's timelines"
+    "folded stacks, XSpace files of XLA (.xplane.pb), tables of ncu --csv, logs of "
+    "Compute Sanitizer, servebench's timelines"
 )
 MOST_FILES = 5000  # of a folder, before it is too large to search
 MOST_NAMED = 6
 EXPORT_S = 900.0  # a report of gigabytes takes minutes
 
 
-def open_file(path: Path) -> Timeline | Stacks:
+def open_file(path: Path) -> Timeline | Stacks | Told:
     """Read a profiler's file, or the only one below a folder; what it is is decided by its content.
 
     Raises:
@@ -45,7 +63,7 @@ def open_file(path: Path) -> Timeline | Stacks:
         raise UsageError(_about(path, f"it seems to be {found.title}, but cannot be read: {reason}")) from error
 
 
-def open_files(paths: Sequence[Path]) -> Timeline | Stacks:
+def open_files(paths: Sequence[Path]) -> Timeline | Stacks | Told:
     """Read one file as `open_file` does, or the traces of several ranks of one capture into one timeline.
 
     Raises:
@@ -155,7 +173,19 @@ def _xplane(path: Path) -> Timeline:
     return read_xplane(path)
 
 
-READERS: dict[str, Callable[[Path], Timeline | Stacks]] = {
+def _ncu(path: Path) -> Told:
+    from servebench.profile.readers.ncu_csv import read_ncu
+
+    return Told("ncu", "kernel_replay", {"kernel": None, "rows": read_ncu(path)})
+
+
+def _sanitizer(path: Path) -> Told:
+    from servebench.profile.readers.sanitizer_log import read_sanitizer
+
+    return Told("sanitizer", "sanitizer", {"check": None, **read_sanitizer(path)})
+
+
+READERS: dict[str, Callable[[Path], Timeline | Stacks | Told]] = {
     "nsys": _nsys,
     "nsys_report": _nsys_report,
     "kineto": _kineto,
@@ -163,4 +193,6 @@ READERS: dict[str, Callable[[Path], Timeline | Stacks]] = {
     "stacks": _stacks,
     "timeline": _timeline,
     "xplane": _xplane,
+    "ncu": _ncu,
+    "sanitizer": _sanitizer,
 }
