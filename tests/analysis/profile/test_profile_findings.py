@@ -233,5 +233,7 @@ def test_operators_say_nothing_beside_a_device() -> None:
 def test_experiments_of_the_operator_fit_it() -> None:
     assert "OMP_NUM_THREADS" in told(operator(0.6))["hot_operator"]["next"]
     document = operator(0.6)
+    document["operators"]["rows"][0]["name"] = "_C::cpu_attention_with_kv_cache"
+    assert "half the length" in told(document)["hot_operator"]["next"]
     document["operators"]["rows"][0]["name"] = "aten::copy_"
     assert "enforce-eager" in told(document)["hot_operator"]["next"]

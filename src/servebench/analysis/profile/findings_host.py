@@ -17,6 +17,7 @@ SPIN_SHARE = 0.1  # of the samples in waiting loops of the thread pool
 FUNCTION_SHARE = 0.2  # of the samples in one function itself
 
 MATRIX = re.compile(r"addmm|\bmm\b|::mm|matmul|linear|gemm|mkldnn|onednn", re.IGNORECASE)
+ATTENTION = re.compile(r"attention|attn|flash|paged", re.IGNORECASE)
 # Threads that have nothing to do wait in these; their time says nothing.
 WAITS = re.compile(r"wait|poll|select|sleep|sem_|futex|accept|sigsuspend|cond_|join|pause|epoll", re.IGNORECASE)
 SPINS = re.compile(
@@ -55,7 +56,7 @@ def outside_operators(answers: Document) -> Findings:
     yield finding(
         "outside_operators",
         f"{percent(1 - inside)} of the time of the steps is in no operator of thread {found['thread']}: scheduling, "
-        "sampling and Python between the operators.",
+        "sampling and Python between the operators, and what the profiler itself adds there.",
         "servebench profile with perf shows which functions; "
         f"{experiment('vllm.enforce-eager=true,false')} compiles the model: less Python",
         outside_share=1 - inside,
@@ -114,6 +115,11 @@ def hot_function(answers: Document) -> Findings:
 
 
 def _for_operator(name: str) -> str:
+    if ATTENTION.search(name):
+        return (
+            f"its time grows with the context: capture with prompts of half the length; {experiment(THREADS)} shows "
+            "whether it scales with cores"
+        )
     if MATRIX.search(name):
         return (
             f"{experiment(THREADS)} shows whether it scales with cores; a smaller dtype halves what it "

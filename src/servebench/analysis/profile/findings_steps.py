@@ -116,7 +116,7 @@ def hot_part(answers: Document) -> Findings:
         "hot_kernel",
         f"{row['what']} is exposed for {percent(row['share'])} {step}: twice as fast, it would shorten the step by "
         f"{percent(1 - row['step_ratio'])}{saved}, and no more.",
-        "`servebench profile SCENARIO --profile ncu` replays it: near the bandwidth roof move fewer bytes (a smaller "
+        "`servebench profile SCENARIO --tool ncu` replays it: near the bandwidth roof move fewer bytes (a smaller "
         "dtype, a fused kernel), near the compute roof take faster math",
         share=row["share"],
         step_ratio=row["step_ratio"],
