@@ -27,7 +27,8 @@ LEAK = """\
 =========         Host Frame: cudaMalloc [0x56624] in memcheck_demo
 ========="""
 API = """\
-========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" on CUDA API call to cudaFree.
+========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" on CUDA API call to \
+cudaFree.
 =========     Saved host backtrace up to driver entry point at error
 ========="""
 DIVERGED = """\

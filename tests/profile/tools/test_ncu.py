@@ -161,7 +161,7 @@ def test_without_a_gpu_and_without_ncu_both_are_asked_for(tmp_path: Path, monkey
 
 def test_without_a_gpu_ncu_is_of_no_use(tmp_path: Path, ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_program, "has_gpu", lambda: False)
-    with pytest.raises(UsageError, match="no NVIDIA driver is loaded$"):
+    with pytest.raises(UsageError, match=r"no NVIDIA driver is loaded$"):
         NcuTool(tmp_path, {"kernel": "gemm"}).check()
 
 
@@ -204,5 +204,5 @@ def test_what_it_did_not_measure(tmp_path: Path, ncu: Path) -> None:
     with pytest.raises(ProfileError, match=r"No kernels were profiled\. \(kernel=\^gemm\)"):
         tool.collect(tmp_path)
     log.write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access counters\n")
-    with pytest.raises(ProfileError, match="only administrators .*NVreg_RestrictProfilingToAdminUsers=0"):
+    with pytest.raises(ProfileError, match=r"only administrators .*NVreg_RestrictProfilingToAdminUsers=0"):
         tool.collect(tmp_path)
