@@ -143,6 +143,18 @@ def sampled(name: str, share: float) -> Document:
     return quiet() | {"hot": {"samples": 1000, "functions": [row], "counters": None, "flame_graph": None}}
 
 
+def replayed(roof: str | None) -> Document:
+    percents = dict.fromkeys(("memory_percent", "compute_percent", "dram_percent", "occupancy_percent"), 50.0)
+    row = {"kernel": "gemm", "roof": roof, "reading": "near the bandwidth roof: it moves bytes", **percents}
+    return quiet() | {"kernel_replay": {"kernel": "gemm", "rows": [row]}}
+
+
+def checked(passed: bool | None) -> Document:
+    row = {"kind": "invalid global read", "kernel": "gemm", "count": 3}
+    result = {"check": "memcheck", "passed": passed, "errors": 3, "leaked_bytes": None, "findings": [row]}
+    return quiet() | {"sanitizer": result}
+
+
 CASES: list[tuple[str, Document, Document, str]] = [
     ("traffic_missed", missed(False), missed(True), "3 of 9 steps had requests in prefill"),
     ("client_idle", idle_client(0.34), idle_client(0.09), "For 34 % of the window no request was in flight"),
@@ -169,6 +181,8 @@ CASES: list[tuple[str, Document, Document, str]] = [
     ("thread_waits", sampled("gomp_team_barrier_wait_end", 0.3), sampled("do_spin", 0.05), "30 % of the samples"),
     ("system_calls", calling("mmap", 600.0), calling("mmap", 100.0), "mmap took 600 ms in 70 calls"),
     ("system_calls", calling("write", 600.0), calling("pthread_cond_wait", 4000.0), "write took 600 ms"),
+    ("roofline", replayed("bandwidth"), replayed(None), "gemm: near the bandwidth roof: it moves bytes."),
+    ("sanitizer", checked(False), checked(None), "found 3 errors, first: invalid global read in gemm"),
     ("hot_function", sampled("gemm", 0.4), sampled("gemm", 0.1), "40 % of 1000 samples are in gemm (libtorch.so)"),
 ]
 

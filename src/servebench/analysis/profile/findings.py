@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from servebench.analysis.profile import findings_device, findings_host, findings_steps
+from servebench.analysis.profile import findings_device, findings_host, findings_steps, findings_tools
 
 Document = Mapping[str, Any]
 Finding = dict[str, Any]
 
 # In this order they are told: is the window what it should be, where does the step's time go, what would help.
 RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
+    findings_tools.sanitizer,
     findings_steps.traffic_missed,
     findings_steps.client_idle,
     findings_steps.capture_overhead,
@@ -29,6 +30,7 @@ RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
     findings_device.exposed_copies,
     findings_device.tiny_kernels,
     findings_steps.hot_part,
+    findings_tools.roofs,
     findings_host.operators,
     findings_host.outside_operators,
     findings_host.thread_waits,

@@ -110,11 +110,11 @@ def hot_part(answers: Document) -> Findings:
     row = next((row for row in answers["amdahl"] if row["change"] == "2x"), None)
     if row is None or row["share"] < HOT_SHARE or row["where"] != "device":
         return
-    step = "of the window" if row["step_ms"] is None else "of a step"
+    whole = "window" if row["step_ms"] is None else "step"
     saved = "" if row["step_ms"] is None else f", from {ms(row['step_ms'][0])} to {ms(row['step_ms'][1])}"
     yield finding(
         "hot_kernel",
-        f"{row['what']} is exposed for {percent(row['share'])} {step}: twice as fast, it would shorten the step by "
+        f"{row['what']} is exposed for {percent(row['share'])} of the {whole}: twice as fast, it would shorten it by "
         f"{percent(1 - row['step_ratio'])}{saved}, and no more.",
         "`servebench profile SCENARIO --tool ncu` replays it: near the bandwidth roof move fewer bytes (a smaller "
         "dtype, a fused kernel), near the compute roof take faster math",
