@@ -92,7 +92,7 @@ def _frame(box: Box, total: int) -> str:
     node = box.node
     share = node.samples / total
     kind = WHO if node.module == WHO else kind_of(node.module).name
-    shade = zlib.crc32(node.name.encode()) % SHADES
+    shade = zlib.crc32(node.name.encode("utf-8", "replace")) % SHADES
     name = short_name(node.name)
     label = f'<text x="4" y="13">{_text(name)}</text>' if share >= READABLE else ""
     hint = f' data-name="{_quoted(name)}"' if not label and name != node.name else ""

@@ -52,6 +52,8 @@ def refusal(output: str) -> str:
         return f"not permitted to record; {_permission()}"
     if "perf_event_max_sample_rate" in text or "Maximum frequency rate" in text:
         return f"the kernel refuses that frequency: {lines[0]}"
+    if "Captured and wrote" in text:  # by itself, and in order
+        return "the server's processes have ended"
     if "No such process" in text or "Problems finding threads" in text or "Couldn't create thread/CPU maps" in text:
         return "the processes are gone"
     if "Too many events" in text or "Too many open files" in text:

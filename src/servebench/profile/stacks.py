@@ -82,11 +82,11 @@ class Stacks:
         )
 
     def counts(self) -> Counter[tuple[int, int]]:
-        """Samples by (index into `threads`, index into `paths`)."""
+        """Samples by (index into `threads`, index into `paths`); those of none left out."""
         counts: Counter[tuple[int, int]] = Counter()
         for thread, path, count in zip(self.thread.tolist(), self.path.tolist(), self.count.tolist(), strict=True):
             counts[thread, path] += count
-        return counts
+        return +counts
 
     def per_path(self) -> Counter[int]:
         """Samples by index into `paths`, over all threads."""

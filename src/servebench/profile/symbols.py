@@ -14,7 +14,7 @@ _PYTHON = re.compile(r"^py::(.*?):(.*)$")
 _KEPT = re.compile(r"\(anonymous namespace\)::|\{lambda\([^{}]*\)#\d+\}|operator(\(\)|<=>|<<=?|>>=?|->\*?|<=?|>=?)")
 _SHORT = {"{l": "{lambda}", "(a": ""}  # a namespace of no name has nothing to tell
 _CPP = re.compile(r"::|\w<")
-_OPERATOR = re.compile(r"[\w:~]*\boperator\b.*$")
+_OPERATOR = re.compile(r"[\w:~{}]*\boperator\b.*$")
 _QUALIFIERS = re.compile(r"( const| volatile| noexcept|&{1,2}| \[clone [^\]]*\]|@plt)+$")
 
 

@@ -84,24 +84,20 @@ class PerfText:
                 self._header(line)
             elif inside:
                 self._frame(line, frames)
+            elif (whole := _HEAD_AND_FRAME.match(line)) is not None:  # recorded without stacks: no blank lines either
+                yield _sample(whole, [whole[7]])
             else:
-                head, frames, inside = *self._head(line), True
+                head, inside = self._head(line), True
         if head is not None:
             yield _sample(head, frames)
 
-    def _head(self, line: str) -> tuple[re.Match[str] | None, list[str]]:
+    def _head(self, line: str) -> re.Match[str] | None:
         match = _HEAD.match(line)
-        if match is not None:
-            return match, []
-        match = _HEAD_AND_FRAME.match(line)  # recorded without stacks
-        if match is not None:
-            return match, [match[7]]
-        lost = _LOST.search(line)
-        if lost is not None:
-            self.lost += int(lost[1])
-        else:
-            self.malformed += 1
-        return None, []
+        if match is None:
+            lost = _LOST.search(line)
+            self.lost += int(lost[1]) if lost else 0
+            self.malformed += not lost
+        return match
 
     def _frame(self, line: str, frames: list[str]) -> None:
         if _FRAME.match(line):

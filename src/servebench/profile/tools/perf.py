@@ -199,9 +199,7 @@ def python_frames(stacks: Stacks) -> str:
         version = interpreter_of(frame.module)
         if version is not None:
             if version < PERF_MAP_SINCE:
-                return (
-                    f"not named: Python {version[0]}.{version[1]} cannot (from 3.12 on it can); the interpreter's are"
-                )
+                return f"not named: Python {version[0]}.{version[1]} cannot (3.12 can); the interpreter's own are"
             return "not named: start the server with PYTHONPERFSUPPORT=1 (python -X perf)"
     return "no interpreter in the stacks"
 

@@ -1,0 +1,316 @@
+"""The tool perf on real processes, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import httpx
+import pytest
+
+from perf_parts import compiled, running, spinning, why_no_perf
+from servebench.analysis.profile.hot import hot
+from servebench.errors import UsageError
+from servebench.profile import perf_program
+from servebench.profile.perf_program import find_perf, refusal
+from servebench.profile.server import Server
+from servebench.profile.stacks import Stacks
+from servebench.profile.tool import Bounds, ProfileError
+from servebench.profile.tools import perf, recording
+from servebench.profile.tools.perf import PerfTool
+
+SVG = "{http://www.w3.org/2000/svg}"
+WHY_NOT = why_no_perf()
+needs_perf = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+
+def no_client(timeout: float) -> NoReturn:
+    raise httpx.ConnectError("perf asks a server nothing")
+
+
+def server(pid: int | None) -> Server:
+    return Server("http://127.0.0.1:9", "vllm", pid, no_client)
+
+
+def captured(folder: Path, pid: int, seconds: float = 1.0, **settings: str) -> tuple[PerfTool, Path]:
+    tool = PerfTool(folder, {"frequency": "499", "call-graph": "fp", **settings})
+    tool.attach(server(pid))
+    window = folder / "decode"
+    window.mkdir()
+    tool.start("decode", window, Bounds(seconds))
+    time.sleep(seconds)
+    tool.stop()
+    return tool, window
+
+
+def children() -> set[str]:
+    """Commands of our living children and theirs."""
+    from servebench.telemetry.processes import process_tree
+
+    tree = process_tree(os.getpid())
+    return {Path(f"/proc/{pid}/comm").read_text().strip() for pid in tree if Path(f"/proc/{pid}/comm").exists()}
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with running(compiled(tmp_path), "60") as process:
+        yield process
+
+
+@needs_perf
+def test_a_window_of_a_real_process(tmp_path: Path, busy: subprocess.Popen[bytes]) -> None:
+    tool, window = captured(tmp_path, busy.pid)
+    facts = tool.collect(window)
+    assert facts["files"] == ["perf.data", "perf-stat.csv", "stacks.folded", "flame.svg"]
+    assert facts["tool"] == "perf"
+    assert facts["version"] == tool.check()
+    assert facts["processes"] == 1
+    assert facts["counters"]["task_clock_ms"] > 0
+    assert facts["residual_ns"] < 1_000_000
+    stacks = Stacks.read(window / "stacks.folded")
+    assert stacks.total == facts["samples"] > 30
+    functions = {each["name"]: each["self_share"] for each in hot(stacks)["functions"]}
+    assert functions["hot_a"] == pytest.approx(0.75, abs=0.15)
+    assert functions["hot_b"] == pytest.approx(0.25, abs=0.15)
+    drawn = [box.findtext(f"{SVG}text") for box in ET.parse(window / "flame.svg").iter(f"{SVG}svg")]
+    assert {"hot_a", "hot_b", "main"} <= set(drawn)
+    assert {"perf", "sleep"}.isdisjoint(children())
+
+
+@needs_perf
+def test_only_samples_of_the_window_count(tmp_path: Path, busy: subprocess.Popen[bytes]) -> None:
+    tool, window = captured(tmp_path, busy.pid)
+    whole = tool.collect(window)["samples"]
+    capture = tool._captures[window]
+    assert capture.stop is not None
+    half = (capture.start.realtime_ns + capture.stop.realtime_ns) // 2
+    capture.stop = type(capture.stop)(half, capture.stop.monotonic_ns, capture.stop.error_ns)
+    part = tool._stacks(window, capture)
+    assert part.time is not None
+    assert part.time.max() < half
+    assert 0 < part.total < whole
+
+
+@needs_perf
+def test_children_and_threads_that_start_later_are_seen(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, threading, time\n"
+        "time.sleep(0.8)\n"
+        f"child = subprocess.Popen({list(spinning(9))!r})\n"
+        "def spin():\n"
+        "    end = time.time() + 9\n"
+        "    while time.time() < end: sum(range(1000))\n"
+        "threading.Thread(target=spin).start()\n"
+        "child.wait()\n"
+    )
+    with running(sys.executable, "-c", program) as process:
+        tool, window = captured(tmp_path, process.pid, 2.5)
+        facts = tool.collect(window)
+    assert len({thread["process"] for thread in facts["threads"]}) == 2
+    threads = Stacks.read(window / "stacks.folded").threads
+    assert any(thread.process == process.pid != thread.thread for thread in threads)
+
+
+@needs_perf
+def test_two_windows_of_one_tool(tmp_path: Path, busy: subprocess.Popen[bytes]) -> None:
+    tool, first = captured(tmp_path, busy.pid, 0.5, counters="no")
+    second = tmp_path / "prefill"
+    second.mkdir()
+    tool.start("prefill", second, Bounds(0.5))
+    time.sleep(0.5)
+    tool.stop()
+    facts = [tool.collect(folder) for folder in (first, second)]
+    assert [each["files"] for each in facts] == [["perf.data", "stacks.folded", "flame.svg"]] * 2
+    assert all(each["counters"] is None and each["samples"] for each in facts)
+    assert "prefill" in (second / "flame.svg").read_text()
+
+
+@needs_perf
+def test_what_python_it_is_decides_whose_functions_are_named(tmp_path: Path) -> None:
+    with running(*spinning(20)) as process:
+        tool, window = captured(tmp_path, process.pid, **{"call-graph": "dwarf"})
+        told = tool.collect(window)["python_frames"]
+    if sys.version_info < (3, 12):
+        assert told == f"not named: Python 3.{sys.version_info.minor} cannot (3.12 can); the interpreter's own are"
+    else:
+        assert "PYTHONPERFSUPPORT=1" in told
+
+
+@needs_perf
+def test_processes_that_end_within_the_window_leave_what_was_recorded(tmp_path: Path) -> None:
+    with running(*spinning(0.7)) as process:
+        tool = PerfTool(tmp_path, {"frequency": "499", "call-graph": "fp"})
+        tool.attach(server(process.pid))
+        tool.start("decode", tmp_path, Bounds(2.0))
+        process.wait()
+        time.sleep(0.5)
+        with pytest.raises(ProfileError, match="perf ended before the window did: the server's processes have ended"):
+            tool.stop()
+    assert tool.collect(tmp_path)["samples"] > 0
+    assert {"perf", "sleep"}.isdisjoint(children())
+
+
+@needs_perf
+def test_an_idle_process_is_an_empty_window(tmp_path: Path) -> None:
+    with running("sleep", "30") as process:
+        tool, window = captured(tmp_path, process.pid, 0.3)
+        with pytest.raises(ProfileError, match="not one sample: nothing ran on a CPU"):
+            tool.collect(window)
+
+
+@needs_perf
+def test_a_process_that_is_gone(tmp_path: Path) -> None:
+    with running("true") as process:
+        process.wait()
+        tool = PerfTool(tmp_path, {})
+        tool.attach(server(process.pid))
+        with pytest.raises(ProfileError, match="perf: the processes are gone"):
+            tool.start("decode", tmp_path, Bounds())
+    assert {"perf", "sleep"}.isdisjoint(children())
+
+
+@needs_perf
+def test_the_servers_launch_asks_python_for_names(tmp_path: Path) -> None:
+    assert PerfTool(tmp_path, {}).launch().env == {"PYTHONPERFSUPPORT": "1"}
+    assert PerfTool(tmp_path, {"python-frames": "no"}).launch().env == {}
+
+
+def test_a_server_elsewhere_cannot_be_sampled(tmp_path: Path) -> None:
+    with pytest.raises(
+        ProfileError, match=r"http://127\.0\.0\.1:9 are not known to run on this machine: run servebench where"
+    ):
+        PerfTool(tmp_path, {}).attach(server(None))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"frequency": "fast"}, "frequency=fast: a whole number"),
+        ({"frequency": "0"}, "frequency=0"),
+        ({"call-graph": "dwarv"}, 'one of fp, dwarf, lbr (did you mean "dwarf"?)'),
+        ({"counters": "maybe"}, "one of yes, no"),
+        ({"frequncy": "9"}, "did you mean"),
+    ],
+)
+def test_options_are_checked(settings: dict[str, str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        PerfTool(tmp_path, settings)
+    assert says in str(error.value)
+
+
+def pretend(folder: Path, record: str) -> Path:
+    """A perf whose `record` is this piece of shell."""
+    program = folder / "perf"
+    program.write_text(
+        '#!/bin/bash\n[ "$1" = --version ] && echo perf version 1.0 && exit\n'
+        '[ "$1" = stat ] && { echo no >&2; exit 1; }\n'
+        'for a in "$@"; do case $a in --control=fd:*) a=${a#--control=fd:}; in=${a%,*}; out=${a#*,} ;; esac; done\n'
+        f"{record}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def odd_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Makes the tool use a perf that behaves oddly."""
+
+    def make(record: str) -> PerfTool:
+        program = pretend(tmp_path, record)
+        monkeypatch.setattr(perf, "find_perf", lambda: str(program))
+        tool = PerfTool(tmp_path, {})
+        tool.attach(server(os.getpid()))
+        return tool
+
+    return make
+
+
+ACKNOWLEDGE = 'eval "head -n1 <&$in >/dev/null"; eval "echo ack >&$out"'
+
+
+def test_a_perf_that_never_stops_is_killed(odd_perf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(recording, "STOP_S", 0.5)
+    tool = odd_perf(
+        f"trap '' INT; echo data > '{tmp_path}/perf.data'; {ACKNOWLEDGE}; sleep 60 & while :; do sleep 0.2; done"
+    )
+    tool.start("decode", tmp_path, Bounds(1.0))
+    start = time.monotonic()
+    with pytest.raises(ProfileError, match="perf did not end within 0 s and was killed; what it wrote is kept"):
+        tool.stop()
+    assert time.monotonic() - start < 5
+    assert (tmp_path / "perf.data").read_text() == "data\n"
+    assert {"perf", "sleep"}.isdisjoint(children())
+    with pytest.raises(ProfileError, match="no recording of perf's"):
+        tool.collect(tmp_path)
+
+
+def test_a_perf_that_never_begins_is_killed(odd_perf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(recording, "START_S", 0.3)
+    tool = odd_perf("sleep 60")
+    with pytest.raises(ProfileError, match="did not begin within"):
+        tool.start("decode", tmp_path, Bounds(1.0))
+    assert {"perf", "sleep"}.isdisjoint(children())
+    with pytest.raises(ProfileError, match="not recording"):
+        tool.stop()
+
+
+def test_a_perf_that_may_not_record_says_so(odd_perf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    tool = odd_perf("echo 'Error:' >&2; echo 'Access limited, see perf_event_paranoid' >&2; exit 255")
+    with pytest.raises(UsageError, match=r"perf: not permitted to record; be root .*perf_event_paranoid at 2"):
+        tool.check()
+    with pytest.raises(ProfileError, match="perf: not permitted to record"):
+        tool.start("decode", tmp_path, Bounds(1.0))
+
+
+def test_counters_that_fail_cost_no_samples(odd_perf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    tool = odd_perf(f"{ACKNOWLEDGE}; exec sleep 60")
+    tool.start("decode", tmp_path, Bounds(1.0))
+    tool.stop()
+    counters = perf._counters(tmp_path / "perf-stat.csv")
+    assert counters["task_clock_ms"] is None
+    assert counters["reason"].startswith("perf stat: ")
+
+
+def test_nothing_recorded_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="perf recorded nothing"):
+        PerfTool(tmp_path, {}).collect(tmp_path)
+    with pytest.raises(ProfileError, match="not recording"):
+        PerfTool(tmp_path, {}).stop()
+
+
+def test_a_perf_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "usr" / "lib" / "linux-tools" / "6.8"
+    tools.mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "perf"
+    wrapper.write_text("#!/bin/sh\necho 'WARNING: perf not found for kernel 6.9' >&2; exit 2\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin:/usr/bin")
+    monkeypatch.setattr(perf_program.shutil, "which", lambda _: str(wrapper))
+    with pytest.raises(UsageError, match=r"does not run \(none for this kernel"):
+        find_perf(tmp_path)
+    other = tools / "perf"
+    other.write_text("#!/bin/sh\necho perf version 6.8\n")
+    other.chmod(0o755)
+    assert find_perf(tmp_path) == str(other)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("Error:\nToo many events are opened.\n", "too many threads for the limit of open files"),
+        ("maximum frequency rate\nThe kernel.perf_event_max_sample_rate is exceeded", "refuses that frequency"),
+        ("failed to write: No space left on device", "the disk is full"),
+        ("Problems finding threads of monitor\n\n Usage: perf record", "the processes are gone"),
+        ("Error:\nThe sys_perf_event_open() syscall failed", "The sys_perf_event_open() syscall failed"),
+        ("", "gave no reason"),
+    ],
+)
+def test_what_perf_says_in_one_line(output: str, reason: str) -> None:
+    assert reason in refusal(output)
