@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -193,6 +194,36 @@ def test_what_it_measured(tmp_path: Path, ncu: Path) -> None:
     assert facts["kernel_replay"]["kernel"] == "^gemm"
     (row,) = facts["kernel_replay"]["rows"]
     assert (row["kernel"], row["launches"], row["roof"]) == ("gemm", 2, "bandwidth")
+
+
+FAKE = """\
+#!{python}
+import signal, subprocess, sys
+at = sys.argv.index("/bin/sh")
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+code = subprocess.call(sys.argv[at:])  # the server, until it ends
+log = sys.argv[sys.argv.index("--log-file") + 1].replace("%%", "%")
+open(log, "w").write(open({table!r}).read())
+sys.exit(code)
+"""
+SERVER = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); signal.pause()"
+)
+
+
+def test_the_table_is_written_when_the_server_has_ended(tmp_path: Path, ncu: Path) -> None:
+    table = write_raw(tmp_path / "table", [("gemm", WHOLE)])
+    folder = tmp_path / "100% profile"
+    tool = NcuTool(folder, {"kernel": "gemm"})
+    prefix = tool.launch().prefix
+    ncu.write_text(FAKE.format(python=sys.executable, table=str(table)))
+    with subprocess.Popen([*prefix, sys.executable, "-c", SERVER], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.terminate()
+        assert process.wait(20) == 0
+    ncu.write_text("#!/bin/sh\necho Version 1\n")
+    assert len(tool.collect(tmp_path)["kernel_replay"]["rows"]) == 1
 
 
 def test_what_it_did_not_measure(tmp_path: Path, ncu: Path) -> None:

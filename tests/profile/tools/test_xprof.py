@@ -81,7 +81,9 @@ def test_a_window_is_a_log_directory_and_a_timeline(tmp_path: Path) -> None:
     assert facts["files"] == [str(file.relative_to(folder))]
     assert facts["tool"] == "xprof"
     assert facts["version"] == "profiler service v1"
-    assert facts["step_names"] == ["serve"]
+    assert facts["rows"] == 1
+    told = facts["accelerator_profile"]
+    assert told["steps"] == [{"name": "serve", "n": 1, "p50_ms": 0.9, "max_ms": 0.9}]
     timeline = Timeline.read(folder / "timeline.parquet")
     assert timeline.start.tolist() == [START + 1000]
     assert timeline.alignment is not None and timeline.alignment.residual_ns == 0

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from servebench.errors import UsageError
-from servebench.profile.timeline import Alignment, Timeline
+from servebench.profile.timeline import Alignment, Kind, Timeline
 from servebench.profile.tool import TIMELINE, Bounds, Launch, ProfileError, Tool
 from servebench.profile.tools import profiler_service
 from servebench.profile.tools.grpc_call import Call, GrpcError
@@ -123,9 +125,11 @@ class XprofTool(Tool):
             "files": [str(file.relative_to(folder)) for file in files],
             "tool": "xprof",
             "version": VERSION,
-            "log_directory": "open this folder with XProf or TensorBoard (--logdir)",
             "rows": len(timeline),
-            "step_names": timeline.facts["step_names"],
+            "accelerator_profile": {
+                "log_directory": "this window's folder, for `xprof --logdir` and `tensorboard --logdir`",
+                "steps": _steps(timeline),
+            },
         }
 
     def _give_up(self) -> None:
@@ -172,6 +176,16 @@ def _store(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as error:
         raise ProfileError(f"the capture cannot be stored: {error}") from None
+
+
+def _steps(timeline: Timeline) -> list[dict[str, Any]]:
+    """The steps that the server marked, by name: how many, their median and longest, ms."""
+    found = []
+    for name in timeline.facts["step_names"]:
+        rows = timeline.of_kind(Kind.RANGE) & (timeline.name == timeline.names.index(name))
+        ms = (timeline.end[rows] - timeline.start[rows]) / 1e6
+        found.append({"name": name, "n": int(ms.size), "p50_ms": float(np.median(ms)), "max_ms": float(ms.max())})
+    return found
 
 
 def _aligned(timeline: Timeline, capture: _Capture, local: bool) -> Timeline:
