@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from servebench.profile.readers.kineto.kinds import CATEGORIES, ON_DEVICE, Category
 from servebench.profile.readers.kineto.stream import Args, Event
-from servebench.profile.timeline import NONE
+from servebench.profile.timeline import COLUMNS, NONE
 
 Columns = dict[str, NDArray[Any]]
 NO_ARGS = Args()
@@ -82,8 +82,8 @@ def _columns(events: list[Event], names: dict[str, int]) -> Columns:
         "dur": np.array([each.dur for each in events], np.float64),
         "category": category,
         "name": np.array([names[each.name] for each in events], np.int32),
-        "process": _numbers([each.pid for each in events]),
-        "thread": _numbers([each.tid for each in events]) & THREAD_MASK,
+        "process": _numbers([each.pid for each in events]).astype(np.int32),
+        "thread": (_numbers([each.tid for each in events]) & THREAD_MASK).astype(np.int32),
     }
     return columns | _details(events, columns)
 
@@ -100,13 +100,13 @@ def _details(events: list[Event], columns: Columns) -> Columns:
         "bytes": _numbers([each.size for each in args]),
         "graph": _numbers([each.graph for each in args]),
     }
-    wide = {key: _spread(values, detailed, len(events)) for key, values in read.items()}
+    wide = {key: _spread(values.astype(COLUMNS[key]), detailed, len(events)) for key, values in read.items()}
     _place(wide, columns, detailed[on_device], detailed[~on_device])
     return wide
 
 
-def _spread(values: NDArray[np.int64], rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    column = np.full(size, NONE, np.int64)
+def _spread(values: NDArray[Any], rows: NDArray[np.int64], size: int) -> NDArray[Any]:
+    column = np.full(size, NONE, values.dtype)
     column[rows] = values
     return column
 

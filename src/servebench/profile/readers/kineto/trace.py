@@ -47,7 +47,8 @@ def _timeline(path: Path, said: dict[str, Any], gathering: Gathering, columns: C
     notes = _notes(gathering, total - columns["ts"].size)
     rows = _rows(columns, names)
     first, last = _span(rows, stated)
-    origin = find_origin(first, last, said.get("baseTimeNanoseconds"), path.stat().st_mtime_ns)
+    base = said.get("baseTimeNanoseconds")
+    origin = find_origin(first, last, base if isinstance(base, int) else None, path.stat().st_mtime_ns)
     if origin.alignment is None:
         notes.append(f"{path.name}: {UNKNOWN}")
     timeline = Timeline.of_columns(
