@@ -12,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import kineto_files
 from ncu_files import WHOLE, write_raw
 from nsys_files import NsysFile
 from servebench.errors import UsageError
@@ -248,3 +251,32 @@ def test_what_is_left_of_a_cut_gzip_file_counts(tmp_path: Path) -> None:
     packed = put(tmp_path / "cut", gzip.compress(text)[:50_000])
     assert identify(packed).key == "kineto"
     assert text.startswith(b"".join(content(packed)))
+
+
+def whole_files(folder: Path) -> dict[str, bytes]:
+    """One small file of each kind that is read here."""
+    timeline().write(folder / "timeline")
+    trace = kineto_files.text(kineto_files.document(kineto_files.decode_steps(3), base_ns=1_790_000_000_000_000_000))
+    return {
+        "nsys": nsys_export(folder / "nsys").read_bytes(),
+        "timeline": (folder / "timeline").read_bytes(),
+        "kineto": trace,
+        "packed kineto": gzip.compress(trace),
+        "folded": FOLDED * 5,
+        "ncu": write_raw(folder / "ncu", [("gemm", WHOLE)]).read_bytes(),
+    }
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_happened_to_a_file_it_is_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject) -> None:
+    whole = whole_files(tmp_path)
+    broken = bytearray(whole[data.draw(st.sampled_from(sorted(whole)))])
+    for at in data.draw(st.lists(st.integers(0, len(broken) - 1), max_size=20)):
+        broken[at] = data.draw(st.integers(0, 255))
+    path = put(tmp_path / "broken", bytes(broken[: data.draw(st.integers(0, len(broken)))]))
+    try:
+        open_file(path)
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)

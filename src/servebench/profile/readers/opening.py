@@ -86,6 +86,7 @@ def open_files(paths: Sequence[Path]) -> Timeline | Stacks | Told:
 
 
 def _about(path: Path, text: str) -> str:
+    text = " ".join(text.split())  # some libraries tell more than a line
     return text if str(path) in text else f"{path}: {text}"
 
 
