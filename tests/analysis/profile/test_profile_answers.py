@@ -188,15 +188,25 @@ def test_overhead_is_told_against_the_plain_run() -> None:
     assert [row["metric"] for row in found["rows"]] == ["itl p50", "itl p95"]
     assert (first["plain"], first["captured"], first["ratio"], first["reason"]) == (10, 12, 1.2, None)
     assert first["n"] == [80, 4 * 17]  # of the captured run only what arrived in the window, from 2 ms to 194
-    assert found["text"].startswith("while captured, ITL p50 was 20.0% longer: 12 ms against 10 ms")
+    assert found["text"].startswith("while captured, ITL p50 was 20 % longer: 12 ms against 10 ms")
 
 
 def test_overhead_of_too_few_is_not_known() -> None:
     run = decode_run(5, 25, requests=1).data()
     found = answered(decode_timeline(), run, plain=run)["overhead"]
     assert [(row["ratio"], row["plain"]) for row in found["rows"]] == [(None, None)] * 2
-    assert found["rows"][0]["reason"] == "5 samples are needed on either side: 2 without, 2 with the capture"
-    assert found["text"].startswith("the cost of capturing is not known: 5 samples")
+    assert found["rows"][0]["reason"] == "3 samples are needed on either side: 2 without, 2 with the capture"
+    assert found["text"].startswith("the cost of capturing is not known: 3 samples")
+
+
+def test_overhead_of_a_changing_load_is_told_against_the_same_moment_of_it() -> None:
+    """The plain run has a token every 10 ms until 200 ms after its beginning, and then one every 50 ms."""
+    slowing = [*(10 * k for k in range(1, 20)), *(200 + 50 * k for k in range(10))]
+    plain = handmade([Sent(0, chunks=slowing)], (0, 1000)).data()
+    found = answered(decode_timeline(), decode_run(10, 400).data(), kind="mixed", plain=plain, same_moment=True)
+    assert found["overhead"]["rows"][0]["plain"] == 10
+    found = answered(decode_timeline(), decode_run(10, 400).data(), kind="mixed", plain=plain)
+    assert found["overhead"]["rows"][1]["plain"] == 50
 
 
 def test_overhead_of_a_prefill_window_is_of_first_tokens() -> None:

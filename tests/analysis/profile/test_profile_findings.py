@@ -218,6 +218,9 @@ def test_a_smaller_budget_is_the_experiment_against_interference() -> None:
     found = told(mixed(40.0))["interference"]
     assert found["next"].startswith("`servebench ab SCENARIO --vary vllm.max-num-batched-tokens=1024,256`")
     assert found["evidence"]["ratio"] == pytest.approx(40 / 11.8, abs=1e-6)
+    short = mixed(40.0)
+    short["steps"]["kinds"][1]["context_tokens_mean"] = 71.0
+    assert "half the rate" in told(short)["interference"]["next"]
 
 
 def test_time_a_step_is_that_of_one_process() -> None:

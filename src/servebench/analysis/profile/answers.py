@@ -72,6 +72,7 @@ def answers(
     facts: Mapping[str, Any] | None = None,
     pattern: str | None = None,
     plain: RunData | None = None,
+    same_moment: bool = False,
 ) -> Document:
     """Compute the answers of a window.
 
@@ -81,7 +82,7 @@ def answers(
         run: the run whose requests were in flight meanwhile.
         facts: what the tool says beside the timeline: "notes", "counters", "flame_graph", "files", and `KEPT`.
         pattern: of the names of steps; see `stepping.find_steps`.
-        plain: the same load without the capture, to tell its cost from.
+        plain: the same load without the capture, to tell its cost from; `same_moment`: see `overhead.describe`.
 
     Raises:
         UsageError: the pattern is no regular expression.
@@ -99,7 +100,8 @@ def answers(
         document["notes"] += [OTHER_CLOCK] if run is not None and timeline.alignment is None else []
     document |= {key: told.get(key) for key in KEPT} | {"files": list(told.get("files") or [])}
     document["notes"] = list(dict.fromkeys([*document["notes"], *(told.get("notes") or [])]))
-    document["overhead"] = _overhead(kind, plain, run, window)
+    if plain is not None and run is not None and window is not None:
+        document["overhead"] = overhead.describe(kind, plain, run, *window, same_moment)
     return document | {"findings": findings(document)}
 
 
@@ -237,9 +239,3 @@ def _hot(stacks: Stacks | None, facts: Mapping[str, Any]) -> Document | None:
     from servebench.analysis.profile.hot import hot
 
     return None if stacks is None else hot(stacks, facts.get("counters"), facts.get("flame_graph"))
-
-
-def _overhead(kind: str, plain: RunData | None, run: RunData | None, window: Interval | None) -> Document | None:
-    if plain is None or run is None or window is None:
-        return None
-    return overhead.describe(kind, plain, run, *window)

@@ -57,7 +57,7 @@ def outside_operators(answers: Document) -> Findings:
         "outside_operators",
         f"{percent(1 - inside)} of the time of the steps is in no operator of thread {found['thread']}: scheduling, "
         "sampling and Python between the operators, and what the profiler itself adds there.",
-        "servebench profile with perf shows which functions; "
+        "`servebench profile SCENARIO --tool perf` shows which functions; "
         f"{experiment('vllm.enforce-eager=true,false')} compiles the model: less Python",
         outside_share=1 - inside,
         within_ms=found["within_ms"],

@@ -23,7 +23,7 @@ SLOWER = 1.1  # a capture that costs more than a tenth bends what it measures; r
 LONGER = 1.3  # a mixed step by so much longer than a decode step is one that users see as a stutter
 LEAST_STEPS = 5  # of each kind, for their medians to be compared
 HOT_SHARE = 0.15  # of the step: below, even twice as fast saves less than 7.5 %, the size of most noise floors
-FEWEST_TOKENS = 64  # a budget smaller than that starves prefill
+FEWEST_TOKENS = 256  # vLLM takes no budget below max-num-seqs, which is 256 or more by default
 
 
 def traffic_missed(answers: Document) -> Findings:
@@ -88,8 +88,7 @@ def interference(answers: Document) -> Findings:
         f"A mixed step{work} takes {ms(long)}, a decode step {ms(short)}: every request in decode waits "
         f"{ms(long - short)} more for its next token when a prefill shares its step ({mixed['n']} of "
         f"{mixed['n'] + decode['n']} such steps).",
-        f"{experiment(f'vllm.max-num-batched-tokens={_budgets(tokens)}')}: a smaller budget should "
-        "bring ITL p95 down and TTFT up",
+        _for_interference(tokens),
         mixed_ms=long,
         decode_ms=short,
         ratio=long / short,
@@ -99,10 +98,16 @@ def interference(answers: Document) -> Findings:
     )
 
 
-def _budgets(tokens: float | None) -> str:
-    """Two budgets to compare: as large as these steps were, and a quarter of it; powers of two."""
-    large = 2048 if not tokens else max(4 * FEWEST_TOKENS, 1 << round(tokens).bit_length())
-    return f"{large},{large // 4}"
+def _for_interference(tokens: float | None) -> str:
+    """Two budgets of tokens to compare; for prompts too short to be cut, two rates."""
+    if tokens is not None and tokens < FEWEST_TOKENS:
+        return (
+            "prompts as short as these cannot be cut: at half the rate (load.rate) the share of mixed steps, and with it "
+            "ITL p95, should fall"
+        )
+    large = 2048 if tokens is None else max(4 * FEWEST_TOKENS, 1 << round(tokens).bit_length())
+    budgets = experiment(f"vllm.max-num-batched-tokens={large},{large // 4}")
+    return f"{budgets}: a smaller budget should bring ITL p95 down and TTFT up"
 
 
 def hot_part(answers: Document) -> Findings:

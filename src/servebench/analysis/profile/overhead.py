@@ -9,13 +9,15 @@ import numpy as np
 from servebench.analysis import metrics
 from servebench.analysis.data import MISSING, Bools, Ints, RunData
 from servebench.analysis.metrics import Samples
+from servebench.analysis.profile.finding import percent
 from servebench.analysis.quantiles import Quantile, nearest, nearest_weighted
 from servebench.analysis.rounding import milliseconds, rounded
 from servebench.analysis.window import find_window
 
 P50, P95 = Quantile.parse("p50"), Quantile.parse("p95")
-# A median of five may be off by half the spread, a p95 of twenty is their largest but one: enough for "twice as long".
-LEAST = {P50: 5, P95: 20}
+# A long prefill leaves a few samples in a window. The middle of three, and all but the largest of twenty, are enough to
+# tell "twice as long"; n is told beside it.
+LEAST = {P50: 3, P95: 20}
 SHOWN = {
     "prefill": (("ttft", P50), ("e2e", P50)),
     "decode": (("itl", P50), ("itl", P95)),
@@ -24,24 +26,31 @@ OTHERS = (("itl", P50), ("itl", P95), ("ttft", P50))
 WORDS = {"itl": "ITL", "ttft": "TTFT (from sent)", "e2e": "latency (from sent)"}
 
 
-def describe(kind: str, plain: RunData, captured: RunData, start: int, end: int) -> dict[str, Any]:
+def describe(
+    kind: str, plain: RunData, captured: RunData, start: int, end: int, same_moment: bool = False
+) -> dict[str, Any]:
     """The `overhead` section.
 
-    Plain: the whole measured window; its ITL of the cohort, TTFT and latency of the ok requests. Captured: what
-    arrived in [start, end): gaps whose later chunk did, first tokens and ends that did.
+    Captured: what arrived in [start, end): gaps whose later chunk did, first tokens and ends that did. Plain: the
+    cohort of its whole measured window; or, where its load changes with time, what arrived just as long after its
+    beginning as [start, end) was after the other's.
+
+    Args:
+        same_moment: whether the latter.
 
     Shape::
 
         {"rows": [{"metric": "itl p50", "plain": ms | null, "captured": ms | null, "ratio": 1.04 | null,
                    "n": [plain, captured], "reason": str | null}], "text": str}
     """
-    rows = [_row(name, q, _plain(plain, name), _captured(captured, name, start, end)) for name, q in _shown(kind)]
+    moment = _same_moment(plain, captured, start, end) if same_moment else None
+    rows = [_row(name, q, _plain(plain, name, moment), _within(captured, name, start, end)) for name, q in _shown(kind)]
     return {"rows": rows, "text": _text(rows)}
 
 
 def tpot_ns(run: RunData, start: int, end: int) -> float | None:
     """Mean time of a token that arrived in [start, end), as the client saw it; None without any."""
-    samples = _captured(run, "itl", start, end)
+    samples = _within(run, "itl", start, end)
     if not samples.values.size:
         return None
     return float(np.average(samples.values, weights=samples.weights))
@@ -74,18 +83,26 @@ def _text(rows: list[dict[str, Any]]) -> str:
         return f"the cost of capturing is not known: {rows[0]['reason'] or 'nothing took any time'}"
     name, quantile = told["metric"].split()
     change = told["ratio"] - 1
-    longer = f"{abs(change):.1%} {'longer' if change >= 0 else 'shorter'}"
+    longer = f"{percent(abs(change))} {'longer' if change >= 0 else 'shorter'}"
     return (
         f"while captured, {WORDS[name]} {quantile} was {longer}: {told['captured']:.4g} ms against {told['plain']:.4g} "
         f"ms for the same load without ({told['n'][1]} and {told['n'][0]} samples)"
     )
 
 
-def _plain(run: RunData, name: str) -> Samples:
+def _same_moment(plain: RunData, captured: RunData, start: int, end: int) -> tuple[int, int]:
+    """The window on the plain run's clock, counted from the beginning of either load."""
+    offset = find_window(plain).start - find_window(captured).start
+    return start + offset, end + offset
+
+
+def _plain(run: RunData, name: str, moment: tuple[int, int] | None) -> Samples:
+    if moment is not None:
+        return _within(run, name, *moment)
     return _samples(run, name, find_window(run).cohort(run))
 
 
-def _captured(run: RunData, name: str, start: int, end: int) -> Samples:
+def _within(run: RunData, name: str, start: int, end: int) -> Samples:
     """Samples that came about within the window, also of requests that were cut off afterwards."""
     everyone = np.ones(len(run.requests), np.bool_)
     samples = _samples(run, name, everyone)

@@ -46,11 +46,19 @@ def answers_of(path: Path, document: Mapping[str, Any] | None = None) -> Documen
         document: its window.json, where that was read already.
     """
     found = _read(path) if document is None else document
-    label = Label(found.get("name") or path.name, found.get("kind") or "free", found.get("tool"), found.get("version"))
+    label = _label(path, found)
     try:
         return _answers(path, found, label)
     except DAMAGE as error:
         return blank(label, f"the window's files are damaged: {_told(error, path)}")
+
+
+def _label(path: Path, found: Mapping[str, Any]) -> Label:
+    facts = found.get("facts")
+    version = facts.get("version") if isinstance(facts, Mapping) else None  # the tool knows better once it has run
+    return Label(
+        found.get("name") or path.name, found.get("kind") or "free", found.get("tool"), version or found.get("version")
+    )
 
 
 def _answers(path: Path, found: Mapping[str, Any], label: Label) -> Document:
@@ -72,6 +80,7 @@ def _answers(path: Path, found: Mapping[str, Any], label: Label) -> Document:
         end_ns=found.get("stop_asked_ns"),
         run=run,
         plain=plain,
+        same_moment=_is_the_run_s_own(found),
         stacks=stacks,
         facts=facts,
     )
@@ -92,8 +101,12 @@ def _explained(document: Document, reason: str | None, missing: list[str | None]
 
 def _plain_path(path: Path, found: Mapping[str, Any]) -> Path:
     """Where the same load ran without the capture: in a folder of its own, or as the run itself."""
-    name = found.get("plain", "plain")
-    return path.parent.parent if name is None else path / str(name)
+    return path.parent.parent if _is_the_run_s_own(found) else path / str(found.get("plain", "plain"))
+
+
+def _is_the_run_s_own(found: Mapping[str, Any]) -> bool:
+    """Whether the window captured the scenario's own load, of which the run itself is the plain one."""
+    return found.get("plain", "plain") is None
 
 
 def _run(path: Path) -> tuple[RunData | None, str | None]:
