@@ -55,8 +55,21 @@ def test_the_answer_comes_first() -> None:
 
 def test_a_window_says_whether_it_met_its_traffic() -> None:
     text = plain(shown(documents.decode()))
-    assert "97 % decode only, 2 % mixed, 1 % idle · 24 requests · 7.90 in flight (mean), at most 8 as meant" in text
+    assert "as meant: 97 % decode only, 2 % mixed, 1 % idle · 24 requests · 7.90 in flight (mean), at most 8" in text
     assert "not as meant: no request was in flight" in plain(shown(documents.empty()))
+
+
+def test_a_mixed_window_says_what_a_prefill_costs_those_in_decode() -> None:
+    text = plain(shown(documents.decode() | {"kind": "mixed", "name": "mixed"}))
+    assert "A mixed step takes 48.1 ms (p50), 57.7 ms (p95), a decode-only one 11.8 ms (p50);" in text
+
+
+def test_a_window_that_missed_its_traffic_says_so_in_the_runs_report() -> None:
+    document = documents.decode()
+    document["traffic"] |= {"as_meant": False, "reason": "3 of 421 steps had a prefill"}
+    lines = sections.profile({"profile": {"windows": [document]}})
+    assert [line.style for line in lines][:2] == ["yellow", "yellow"]
+    assert lines[1].text == "· not as meant: 3 of 421 steps had a prefill"
 
 
 def test_an_empty_window_is_said_to_be_empty_and_has_no_figures() -> None:
@@ -230,10 +243,11 @@ def test_the_report_of_a_run_has_it_in_a_few_lines() -> None:
     lines = sections.profile({"profile": {"windows": [documents.decode(), documents.empty()]}})
     assert [line.text for line in lines] == [
         "decode: A decode-only step takes 11.8 ms (p50), 14.2 ms (p95); the device is busy for 60.2 % of 5.00 s.",
-        "  overhead: the capture made the median ITL 4.2 % longer",
-        "  decode step 11.8 ms, GPU busy 7.1 ms, 4.2 ms host-late gaps → try CUDA graphs or async scheduling",
+        "· decode step 11.8 ms, GPU busy 7.1 ms, 4.2 ms host-late gaps",
+        "· overhead of the capture: itl p50 × 1.04",
         "decode: This window is empty: no step ran between the start and the stop.",
+        words.MORE,
     ]
-    assert [line.style for line in lines] == ["", "dim", "", "yellow"]
+    assert [line.style for line in lines] == ["", "", "dim", "yellow", "dim"]
     assert sections.profile({}) == []
     assert sections.profile({"profile": {"windows": []}})[0].text == "no window was captured"

@@ -26,6 +26,8 @@ CAUSES = {
     "unknown": "unknown",
 }
 HOW = {"names": "names", "pattern": "names, by your pattern"}
+MORE = "`servebench analyze` of this directory shows the tables behind it"
+TOLD_ALREADY = ("traffic_missed", "capture_overhead")  # findings that a run's own report has in other words
 STEP_KIND = {"prefill": "prefill_only", "decode": "decode_only", "mixed": "mixed"}
 
 
@@ -73,7 +75,11 @@ def _step_words(answers: Document) -> str:
     if row is None:
         return ""
     times = step_times(row)
-    return f"a {STEPS[row['kind']]} takes {duration(times['p50'])} (p50), {duration(times['p95'])} (p95)"
+    text = f"a {STEPS[row['kind']]} takes {duration(times['p50'])} (p50), {duration(times['p95'])} (p95)"
+    decode = next((each for each in answers["steps"]["kinds"] if each["kind"] == "decode_only"), None)
+    if row["kind"] != "mixed" or decode is None:
+        return text
+    return f"{text}, a decode-only one {duration(step_times(decode)['p50'])} (p50)"
 
 
 def main_step(answers: Document) -> Document | None:
@@ -156,17 +162,10 @@ def traffic(answers: Document) -> list[tuple[str, str]]:
     words = ", ".join(f"{percent(shares[key])} {text}" for key, text in TRAFFIC.items() if shares.get(key))
     level = found["in_flight"] or {}
     flight = f"{number(level.get('mean'))} in flight (mean), at most {number(level.get('max'))}"
-    lines = [(f"{words or 'no request'} · {plural(found['requests'], 'request')} · {flight}", "")]
-    return lines + _meant(found)
-
-
-def _meant(found: Document) -> list[tuple[str, str]]:
-    reason = found["reason"]
-    if found["as_meant"] is None:
-        return []  # it was meant for none
-    if found["as_meant"]:
-        return [(f"as meant{f': {reason}' if reason else ''}", "green")]
-    return [(f"not as meant: {reason or 'other traffic ran'}", "yellow")]
+    text = f"{words or 'no request'} · {plural(found['requests'], 'request')} · {flight}"
+    if found["as_meant"] is False:
+        return [(f"not as meant: {found['reason'] or 'other traffic ran'}", "yellow"), (text, "")]
+    return [(f"as meant: {text}" if found["as_meant"] else text, "")]  # or it was meant for none
 
 
 def clock(answers: Document) -> tuple[str, str]:
@@ -307,7 +306,15 @@ def compact(profile: Document) -> list[tuple[str, str]]:
     for answers in profile["windows"]:
         missed = answers["empty"] or (answers["traffic"] or {}).get("as_meant") is False
         lines.append((f"{title(answers)}: {headline(answers)}", "yellow" if missed else ""))
-        lines += [(f"  {text}", "yellow") for text, _ in traffic(answers)[1:] if missed and not answers["empty"]]
-        lines += [(f"  overhead: {answers['overhead']['text']}", "dim")] if answers.get("overhead") else []
-        lines += [(f"  {each['sentence']} → {each['next']}", "") for each in answers["findings"][:1]]
-    return lines or [("no window was captured", "yellow")]
+        lines += [(f"· {traffic(answers)[0][0]}", "yellow")] if missed and not answers["empty"] else []
+        lines += [(f"· {each['sentence']}", "") for each in answers["findings"] if each["code"] not in TOLD_ALREADY][:1]
+        lines += [(f"· {text}", "dim")] if (text := _overhead_words(answers)) else []
+    return [*lines, (MORE, "dim")] if lines else [("no window was captured", "yellow")]
+
+
+def _overhead_words(answers: Document) -> str:
+    found = answers.get("overhead")
+    if not found:
+        return ""
+    told = next((each for each in found["rows"] if each["ratio"] is not None), None)
+    return f"overhead of the capture: {told['metric']} × {number(told['ratio'])}" if told else str(found["text"])
