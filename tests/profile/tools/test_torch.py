@@ -166,11 +166,17 @@ def test_vllm_that_ignores_names(vllm: Vllm, tmp_path: Path) -> None:
     assert old.exists()
 
 
-def test_all_ranks_are_read(vllm: Vllm, tmp_path: Path) -> None:
-    vllm.ranks = 3
+def test_all_ranks_are_read_and_the_front_end_is_none(vllm: Vllm, tmp_path: Path) -> None:
+    def with_front_end() -> None:
+        Vllm.store(vllm)
+        name = f"{vllm.bodies[-1]['profile_prefix']}_box_12.async_llm.1.pt.trace.json.gz"
+        kf.write(vllm.folder / name, kf.document([kf.step(vllm.begin_us, 1.0, "front end")]))
+
+    vllm.ranks, vllm.store = 3, with_front_end  # type: ignore[method-assign]
     folder = tmp_path / "profile" / "decode"
     with attached(vllm, tmp_path) as tool:
         assert captured(tool, folder)["ranks"] == 3
+    assert "front end" in Timeline.read(folder / TIMELINE).names
     assert sorted(Timeline.read(folder / TIMELINE).devices) == [0, 1, 2]
 
 

@@ -29,6 +29,7 @@ SWITCHES = {  # options that are flags of vLLM, which only a launch can set
     "memory": "torch_profiler_with_memory",
 }
 TRACE = re.compile(r"\.pt\.trace\.json(\.gz)?$")
+FRONT_END = ".async_llm."
 FAILURE = re.compile(r"Failed to (?:start|stop) profiler: .+")
 PREFIX_LENGTH = 100  # vLLM takes up to 128
 
@@ -56,7 +57,7 @@ class TorchTool(Tool):
         "stacks": "yes records Python's stacks, too: a stop takes several times as long; no by default",
         "shapes": "yes records the shapes of the operators' tensors; no by default",
         "memory": "yes records each allocation, and so the peak of memory; no by default",
-        "frontend": "yes also profiles vLLM's front end, over the whole window; no by default",
+        "frontend": "yes also stores a trace of vLLM's front end, for a viewer of traces; no by default",
         "dir": "the folder in which an attached server stores its traces: its torch_profiler_dir",
         "patience": "how long a start or a stop may take, 300s by default",
     }
@@ -146,7 +147,7 @@ class TorchTool(Tool):
             "tool": self.name,
             "version": f"vLLM {timeline.facts.get('vllm_version', 'of unknown version')}",
             "bytes": sum(path.stat().st_size for path in files),
-            "ranks": len(traces),
+            "ranks": sum(FRONT_END not in path.name for path in traces),
             "start_s": instants.start_s,
             "stop_s": instants.stop_s,
         }
