@@ -4,7 +4,7 @@ A profiler states when its session began on CLOCK_REALTIME, but not how exactly.
 
 * On one machine the kernel stamps a chunk while the server's send call hands it over, so the chunk's stamp lies within
   the call. Needs the timeline's OS-runtime calls; good to some microseconds.
-* A chunk arrives after the step that made it ended, and at least some of them within `QUICK_NS`.
+* A chunk arrives after the step that made it ended, and within `QUICK_NS`; good to about that.
 * All rows lie between the instants at which the capture was asked to begin and was known to have ended.
 
 The first that the timeline allows is taken.
@@ -25,7 +25,8 @@ SEARCH_NS = 100_000_000  # how wrong a profiler's own statement may be; in a sho
 QUICK_NS = 2_000_000  # from the end of a step to the client: detokenising, encoding, sending
 LEAST_CHUNKS = 20  # fewer could fit by chance
 LEAST_FITTING = 0.8  # of the chunks of a piece
-LEAST_PIECES = 0.75  # one may have met a kernel that delivered late
+LEAST_PIECES = 0.75  # some may have met a kernel that delivered late
+SLACKS_NS = (0, 20_000, 200_000)  # around a call, for a kernel that delivers after it, and for drift within a piece
 PIECES = 8  # of the window, to see whether one clock runs faster
 PIECE_CHUNKS = 50
 STATED = "the session's start as the file states it"
@@ -73,13 +74,23 @@ def _by_sends(timeline: Timeline, arrivals: Ints, search: Offset, _: Ints | None
         return "the timeline has no send calls of the server (trace OS-runtime calls for them)"
     if arrivals.size < LEAST_CHUNKS:
         return f"only {arrivals.size} chunks arrived during the capture"
-    pieces = [(piece, vote(calls, piece, search)) for piece in _pieces(arrivals)]
-    fitting = [(piece, offset) for piece, offset in pieces if offset is not None and offset.fitting >= LEAST_FITTING]
-    if len(fitting) < LEAST_PIECES * len(pieces):
-        share = float(np.median([0.0 if offset is None else offset.fitting for _, offset in pieces]))
+    found = [_voted(calls, piece, search) for piece in _pieces(arrivals)]
+    fitting = [(middle, offset) for middle, offset in found if offset.fitting >= LEAST_FITTING]
+    if len(fitting) < LEAST_PIECES * len(found):
+        share = float(np.median([offset.fitting for _, offset in found]))
         return f"only {share:.0%} of the chunks fit into send calls of the server under one offset"
-    middles = np.array([(int(piece[0]) + int(piece[-1])) // 2 for piece, _ in fitting])
-    return _moved(timeline, middles, [offset for _, offset in fitting], arrivals.size)
+    middles, offsets = zip(*fitting, strict=True)
+    return _moved(timeline, np.array(middles), list(offsets), arrivals.size)
+
+
+def _voted(calls: Spans, piece: Ints, search: Offset) -> tuple[int, Offset]:
+    """The middle of a piece, and the offset that its chunks vote for with the least slack under which they agree."""
+    found = None
+    for slack in SLACKS_NS:
+        found = vote(union(calls.starts - slack, calls.ends + slack), piece, search)
+        if found is not None and found.fitting >= LEAST_FITTING:
+            break
+    return (int(piece[0]) + int(piece[-1])) // 2, found or Offset(search.low, search.high, 0.0)
 
 
 def _by_steps(timeline: Timeline, arrivals: Ints, search: Offset, step_ends: Ints | None) -> Timeline | str:
@@ -88,8 +99,10 @@ def _by_steps(timeline: Timeline, arrivals: Ints, search: Offset, step_ends: Int
     if arrivals.size < LEAST_CHUNKS:
         return f"only {arrivals.size} chunks arrived during the capture"
     ends = np.sort(step_ends)
-    # a later step's end is a new chance; without this cut all of a fast engine's time would be quickly after some step
-    quick = min(QUICK_NS, int(np.median(np.diff(ends))) // 2) if ends.size > 1 else QUICK_NS
+    # Steps follow one another like a clock's ticks: off by a whole step all would fit as well. So what the file states
+    # is taken to be right to half a step.
+    half = int(np.median(np.diff(ends))) // 2 if ends.size > 1 else QUICK_NS
+    quick, search = min(QUICK_NS, half), Offset(max(search.low, -half), min(search.high, half))
     found = vote(union(ends, ends + quick), arrivals, search)
     if found is None or found.fitting < LEAST_FITTING:
         share = 0.0 if found is None else found.fitting

@@ -49,6 +49,8 @@ def vote(spans: Spans, instants: Ints, search: Offset) -> Offset | None:
         instants: int64 ns on the other, in ascending order.
         search: where to look.
     """
+    if search.low > search.high:
+        return None
     instants = _thinned(spans, instants, search)
     lows, highs = _ranges(spans, instants, search)
     if not lows.size:
