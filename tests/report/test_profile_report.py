@@ -179,6 +179,7 @@ def test_samples_of_processors() -> None:
     assert "55 % of 4,321 samples are in at::native::cpublas::gemm<float>[clone] itself." in text
     assert "_PyEval_EvalFrameDefault 7.0 % 90.0 %" in text
     assert "cycles not supported" in text
+    assert "of 4,321 samples; flame graph: flame.svg" in text
 
 
 def test_a_replayed_kernel() -> None:

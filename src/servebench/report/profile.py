@@ -111,7 +111,8 @@ def _sections(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:
 
 def _has_instants(answers: Document) -> bool:
     """Whether it is about a time, and not about kernels whenever they ran."""
-    return not any(answers[section] for section in ("kernel_replay", "sanitizer"))
+    timed = answers["alignment"] is not None or answers["window"]["ms"] is not None
+    return timed and not any(answers[section] for section in ("kernel_replay", "sanitizer"))
 
 
 def _figures(answers: Document) -> Iterator[tuple[str, list[RenderableType]]]:

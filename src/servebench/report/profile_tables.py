@@ -238,7 +238,8 @@ def hot(answers: Document) -> Parts:
         cells = (_share(each["self_share"]), _share(each["share"]), Text(each["module"] or ""))
         table.add_row(Name(each["name"]), *cells)
     parts: Parts = [table] if found["functions"] else []
-    parts.append(_dim(f"of {plural(found['samples'], 'sample')}"))
+    drawn = f"; flame graph: {found['flame_graph']}" if found["flame_graph"] else ""
+    parts.append(_dim(f"of {plural(found['samples'], 'sample')}{drawn}"))
     counters = found["counters"] or {}
     known = [f"{name} {_counter(value)}" for name, value in counters.items()]
     return parts + ([Text(" · ".join(known))] if known else [])
