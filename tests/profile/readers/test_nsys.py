@@ -191,6 +191,8 @@ def test_a_range_still_open_ends_when_the_capture_stopped_if_the_file_tells(tmp_
 
 def test_calls_of_the_system_and_time_of_the_profiler(file: NsysFile, tmp_path: Path) -> None:
     file.system("epoll_wait", 10, 900)
+    file.system("OS runtime libraries profiling started", -9_000, -9_000)  # no call, and before the capture
+    file.system("OS runtime libraries profiling finished", 950, 950)
     file.overhead("CUPTI: Instrumentation", 20, 30, tid=5)
     timeline = read_nsys(file.write(tmp_path / "a.sqlite"))
     assert rows(timeline, Kind.SYSTEM) == [("epoll_wait", 10, 900)]

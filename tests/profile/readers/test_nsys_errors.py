@@ -5,6 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nsys_files import GENERATIONS, NsysFile
 from servebench.profile.readers.nsys import read_nsys
@@ -26,6 +28,20 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     file = NsysFile(request.param)
     for at in range(15_000):
         file.kernel("k", at, at + 1)
+    return file.write(tmp_path_factory.mktemp("exports") / "a.sqlite").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An export of a few pages, with rows in most tables."""
+    file = NsysFile("3.13")
+    for at in range(100):
+        file.kernel(f"k{at % 7}", at, at + 1, launch=(at, at + 1))
+        file.copy("HtoD", at, at + 1)
+        file.range(f"r{at}", at, None if at % 9 else at + 1, registered=at % 2 == 0)
+        file.sync(at, at + 1)
+        file.memory(at, 1)
+        file.diagnostic(f"hm {at}")
     return file.write(tmp_path_factory.mktemp("exports") / "a.sqlite").read_bytes()
 
 
@@ -64,7 +80,8 @@ def test_an_sqlite_file_of_something_else(tmp_path: Path) -> None:
 
 def test_a_truncated_file(path: Path, whole: bytes) -> None:
     path.write_bytes(whole[: len(whole) // 2])
-    assert refusal(path) == f"FILE is truncated: it has {len(whole) // 2} bytes, and states {len(whole)}"
+    pages = len(whole) // 4096
+    assert refusal(path) == f"FILE is truncated: it has {pages // 2} of its {pages} pages"
 
 
 def test_columns_that_are_missing_are_named(path: Path) -> None:
@@ -90,6 +107,22 @@ def test_a_damaged_table_is_never_read_as_rows(path: Path, whole: bytes, garbage
 def test_a_damaged_schema(path: Path, whole: bytes) -> None:
     path.write_bytes(whole[:100] + b"\x07" * 3996 + whole[4096:])
     assert refusal(path).startswith("FILE is damaged: ")
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 60), st.integers(0, 255)), min_size=1, max_size=8))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_whatever_is_damaged_is_one_line_or_nothing(
+    path: Path, small: bytes, changes: list[tuple[int, int, int]]
+) -> None:
+    broken = bytearray(small)
+    for page, place, byte in changes:  # pages begin with what tells most
+        broken[page * 4096 % len(small) + place] = byte
+    path.write_bytes(broken)
+    try:
+        read_nsys(path)
+    except ValueError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
 
 
 def test_a_tree_that_bites_its_tail(path: Path, whole: bytes) -> None:

@@ -62,7 +62,7 @@ def through_sql(
     export: Export, table: str, columns: list[str], among: tuple[int, int] | None = None
 ) -> Iterator[Block]:
     """Have SQLite read the table, or the rows whose numbers are among these."""
-    listed = ", ".join(f"ifnull({quote(name)}, {NONE})" for name in columns)
+    listed = ", ".join(export.integer(table, name) for name in columns)
     where = f" WHERE rowid BETWEEN {among[0]} AND {among[1]}" if among else ""
     rows = export.database.execute(f"SELECT {listed} FROM {quote(table)}{where}")
     while batch := rows.fetchmany(BLOCK_ROWS):

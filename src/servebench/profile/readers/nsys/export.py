@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.profile.readers.nsys.pages import Pages
+from servebench.profile.timeline import NONE
 
 METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # its name in later generations, and in earlier ones
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -57,6 +58,15 @@ class Export:
             plural = "s" * (len(missing) > 1)
             raise ValueError(f"{self.path}: its table {table} lacks the column{plural} {', '.join(missing)}")
 
+    def integer(self, table: str, column: str) -> str:
+        """SQL for an integer of a table, NONE where there is none, or no such column."""
+        return f"ifnull(CAST({quote(column)} AS INTEGER), {NONE})" if self.has(table, column) else f"{NONE}"
+
+    def numbers(self, table: str, *columns: str) -> list[tuple[int, ...]]:
+        """Rows of a small table of integers, NONE for those that are not there."""
+        listed = ", ".join(self.integer(table, column) for column in columns)
+        return self.database.execute(f"SELECT {listed} FROM {quote(table)}").fetchall() if self.has(table) else []
+
     def select(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a small table; None for a column that this generation lacks, no rows where it lacks the table."""
         if not self.has(table):
@@ -79,11 +89,11 @@ def open_export(path: Path) -> Iterator[Export]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     with pages, closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        if (size := path.stat().st_size) < pages.stated:
-            raise ValueError(f"{path} is truncated: it has {size} bytes, and states {pages.stated}")
+        if pages.count < pages.stated:
+            raise ValueError(f"{path} is truncated: it has {pages.count} of its {pages.stated} pages")
         try:
             yield Export(path, database, pages, tables_of(path, database))
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
 

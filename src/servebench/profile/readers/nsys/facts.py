@@ -9,6 +9,7 @@ from typing import Any
 from servebench.profile.readers.nsys.export import METADATA, Export
 from servebench.profile.timeline import Alignment
 
+MESSAGES = "DIAGNOSTIC_EVENT"
 STARTED, STOPPED = "Profiling has started", "Profiling has stopped"
 WARNING, ERROR = 2, 3  # of a diagnostic's severities
 DEVICE_MEMORY = (2, 3, 5)  # of CUPTI's kinds of memory: on the device, an array, static; managed may lie anywhere
@@ -33,7 +34,7 @@ def read_facts(export: Export) -> dict[str, Any]:
 
 def read_alignment(export: Export) -> tuple[int, Alignment | None]:
     """What to add to the file's instants to have CLOCK_REALTIME, ns; 0 and None where the file does not tell."""
-    times = [at for (at,) in export.select("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if at]
+    times = [at for (at,) in export.numbers("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if at > 0]
     if not times:
         return 0, None
     return times[0], Alignment("the session's start as the file states it", reason="not bounded yet")
@@ -48,16 +49,16 @@ def read_devices(export: Export) -> dict[int, str]:
 def read_span(export: Export) -> tuple[int, int] | None:
     """When the capture started and stopped on the file's clock, as its messages tell; None where they do not."""
     at: dict[str, int] = {}
-    for when, text in export.select("DIAGNOSTIC_EVENT", "timestamp", "text"):
-        at.update({message: when for message in (STARTED, STOPPED) if str(text).startswith(message)})
+    for when, _, text in messages(export):
+        at.update({message: when for message in (STARTED, STOPPED) if text.startswith(message)})
     return (at[STARTED], at[STOPPED]) if len(at) == 2 and at[STOPPED] > at[STARTED] else None
 
 
 def read_diagnostics(export: Export) -> list[str]:
     """The tool's errors and warnings that bear on a timeline, errors first, and whatever tells of lost events."""
     found: dict[str, int] = {}
-    for severity, text in export.select("DIAGNOSTIC_EVENT", "severity", "text"):
-        line = " ".join(str(text).split())[:LONGEST_DIAGNOSTIC]
+    for _, severity, text in messages(export):
+        line = " ".join(text.split())[:LONGEST_DIAGNOSTIC]
         if LOSS.search(line) or (severity in (WARNING, ERROR) and not NOISE.search(line)):
             found[line] = max(severity, found.get(line, 0))
     lines = sorted(found, key=lambda line: found[line] != ERROR)
@@ -65,10 +66,18 @@ def read_diagnostics(export: Export) -> list[str]:
     return [f"nsys: {line}" for line in lines[:MOST_DIAGNOSTICS]] + more
 
 
+def messages(export: Export) -> list[tuple[int, int, str]]:
+    """When the tool said what, and how grave it is."""
+    if not export.has(MESSAGES, "text"):
+        return []
+    listed = ", ".join(export.integer(MESSAGES, column) for column in ("timestamp", "severity"))
+    return export.database.execute(f"SELECT {listed}, ifnull(CAST(text AS TEXT), '') FROM {MESSAGES}").fetchall()
+
+
 def peak_memory(export: Export) -> dict[int, int]:
     """Most bytes that were allocated on each device at once, of what was allocated within the capture."""
     columns = ("start", "memoryOperationType", "memKind", "deviceId", "globalPid", "address", "bytes")
-    events = [row for row in export.select("CUDA_GPU_MEMORY_USAGE_EVENTS", *columns) if row[2] in DEVICE_MEMORY]
+    events = [row for row in export.numbers("CUDA_GPU_MEMORY_USAGE_EVENTS", *columns) if row[2] in DEVICE_MEMORY]
     held: dict[tuple[int, int], int] = {}
     now: dict[int, int] = defaultdict(int)
     peak: dict[int, int] = {}

@@ -35,8 +35,8 @@ def read_host_rows(export: Export, names: Names, rows: Rows) -> None:
 
 
 def is_marker(name: str) -> bool:
-    """Whether a call is none, but tells when its tracing began: in a later capture of a session, long before it."""
-    return name.endswith("profiling started")
+    """Whether a call is none, but tells when tracing began or ended: in a later capture of a session, long before."""
+    return name.endswith(("profiling started", "profiling finished"))
 
 
 def waits(name: str) -> bool:

@@ -31,19 +31,21 @@ class Pages:
     Attributes:
         size: of a page, bytes.
         usable: of which so many hold data.
-        stated: bytes that the file should have; 0 where an old program wrote it.
+        count: whole pages that there are.
+        stated: pages that there should be; 0 where an old program wrote the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         head = self._file.read(HEADER_BYTES)
-        if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
+        size = int.from_bytes(head[16:18])
+        if len(head) < HEADER_BYTES or not head.startswith(MAGIC) or not size:
             self._file.close()
             raise ValueError(f"{path} is not an SQLite file")
-        size = int.from_bytes(head[16:18])
         self.size = 65_536 if size == 1 else size
         self.usable = self.size - head[20]
-        self.stated = self.size * int.from_bytes(head[28:32])
+        self.count = path.stat().st_size // self.size
+        self.stated = int.from_bytes(head[28:32])
 
     def __enter__(self) -> Pages:
         return self
@@ -54,11 +56,13 @@ class Pages:
     def read(self, numbers: Ints) -> Bytes:
         """Read pages one after the other, and some zeroes. Raises DamageError for a page beyond the file's end."""
         data = np.zeros(numbers.size * self.size + SPARE, np.uint8)
+        if numbers.size > self.count or numbers.min() < 1 or numbers.max() > self.count:
+            raise DamageError("a page lies beyond the end of the file")
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), numbers.size], strict=True):
             run = data.data[first * self.size : last * self.size]
             if os.preadv(self._file.fileno(), [run], (int(numbers[first]) - 1) * self.size) < len(run):
-                raise DamageError("a page lies beyond the end of the file")
+                raise DamageError("the file became shorter")
         return data
 
     def leaves(self, root: int) -> Ints:
