@@ -93,7 +93,7 @@ def _frame(box: Box, total: int) -> str:
     share = node.samples / total
     kind = WHO if node.module == WHO else kind_of(node.module).name
     shade = zlib.crc32(node.name.encode("utf-8", "replace")) % SHADES
-    name = short_name(node.name)
+    name = node.name if node.module == WHO else short_name(node.name)
     label = f'<text x="4" y="13">{_text(name)}</text>' if share >= READABLE else ""
     hint = f' data-name="{_quoted(name)}"' if not label and name != node.name else ""
     place = f'x="{100 * box.left / total:.4f}%" y="{box.depth * ROW}" width="{100 * share:.4f}%" height="{ROW - 1}"'

@@ -78,5 +78,6 @@ SCRIPT = """
   });
   window.addEventListener("resize", function () { frames.forEach(write); });
   zoom(first);
+  told.textContent = "click to zoom, Escape to go back";
 }());
 """

@@ -15,6 +15,7 @@ _KEPT = re.compile(r"\(anonymous namespace\)::|\{lambda\([^{}]*\)#\d+\}|operator
 _SHORT = {"{l": "{lambda}", "(a": ""}  # a namespace of no name has nothing to tell
 _CPP = re.compile(r"::|\w<")
 _OPERATOR = re.compile(r"[\w:~{}]*\boperator\b.*$")
+_VERSION = re.compile(r"@+[A-Z][\w.]*$")  # of a symbol: exp@GLIBC_2.2.5
 _QUALIFIERS = re.compile(r"( const| volatile| noexcept|&{1,2}| \[clone [^\]]*\]|@plt)+$")
 
 
@@ -49,6 +50,7 @@ def short_name(name: str, longest: int = 120) -> str:
 
     `void at::native::sum<float>(at::Tensor const&)` becomes `at::native::sum`.
     """
+    name = _VERSION.sub("", name) or name
     if _CPP.search(name) and not name.startswith("<"):  # as Rust's may
         bare = _QUALIFIERS.sub("", _outside_brackets(name)).strip()
         operator = _OPERATOR.search(bare)

@@ -204,6 +204,11 @@ def test_what_a_reader_must_know_is_noted(as_printed) -> None:  # type: ignore[n
         assert part in text
 
 
+def test_deeper_stacks_than_the_kernels_are_whole(as_printed) -> None:  # type: ignore[no-untyped-def]
+    deep = sample("a", "5/5", *(f"f{number} (b)" for number in range(400)))
+    assert as_printed(sample("a", "5/5", *(f"f{number} (b)" for number in range(127))) + deep).notes == ()
+
+
 def test_no_samples_is_an_error_with_its_reason(as_printed) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match="not one sample"):
         as_printed("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ from typing import NoReturn
 import httpx
 import pytest
 
-from perf_parts import compiled, running, spinning, why_no_perf
+from perf_parts import compiled, running, spinning, stacks_of, why_no_perf
+from runs import until
 from servebench.analysis.profile.hot import hot
 from servebench.errors import UsageError
 from servebench.profile import perf_program
@@ -140,6 +142,52 @@ def test_what_python_it_is_decides_whose_functions_are_named(tmp_path: Path) -> 
         assert told == f"not named: Python 3.{sys.version_info.minor} cannot (3.12 can); the interpreter's own are"
     else:
         assert "PYTHONPERFSUPPORT=1" in told
+
+
+def newer_python() -> str | None:
+    """A Python that can name its functions to perf, wherever one may be."""
+    names = [f"python3.{minor}" for minor in range(12, 20)]
+    found = [path for name in names if (path := shutil.which(name))]
+    found += [str(path) for path in sorted(Path.home().glob(".pyenv/versions/3.1[2-9]*/bin/python3"))]
+    return next((path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0), None)
+
+
+@needs_perf
+def test_a_python_that_names_its_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = newer_python()
+    if python is None:
+        pytest.skip("there is no Python from 3.12 on here")
+    program = "import time\ndef busy_function():\n    for _ in range(100): sum(range(1000))\n"
+    program += "end = time.time() + 30\nwhile time.time() < end: busy_function()"
+    for key, value in PerfTool(tmp_path, {}).launch().env.items():
+        monkeypatch.setenv(key, value)
+    with running(python, "-c", program) as process:
+        map_file = Path(f"/tmp/perf-{process.pid}.map")
+        try:
+            until(lambda: map_file.exists() and "busy_function" in map_file.read_text())
+            tool, window = captured(tmp_path, process.pid, **{"call-graph": "dwarf"})
+            facts = tool.collect(window)
+        finally:
+            map_file.unlink(missing_ok=True)
+    functions = {each["name"]: each for each in hot(Stacks.read(window / "stacks.folded"))["functions"]}
+    assert functions["busy_function (<string>)"]["module"] == "python"
+    assert functions["busy_function (<string>)"]["share"] > 0.8
+    assert "named" in facts["python_frames"]
+    assert "not named" not in facts["python_frames"]
+
+
+@pytest.mark.parametrize(
+    ("stacks", "told"),
+    [
+        ("main[libpython3.12.so] f[python] g[python] 1", "named by the interpreter"),
+        ("f[python] sum[libpython3.12.so] 1", "the innermost is named"),
+        ("main[libpython3.12.so] 1", "not named: start the server with PYTHONPERFSUPPORT=1"),
+        ("main[python3.11] 1", "not named: Python 3.11 cannot"),
+        ("main[app] 1", "no interpreter"),
+    ],
+)
+def test_whose_functions_are_named(stacks: str, told: str) -> None:
+    assert perf.python_frames(stacks_of(stacks)).startswith(told)
 
 
 @needs_perf

@@ -22,7 +22,8 @@ from servebench.profile.symbols import demangle, python_name
 from servebench.profile.timeline import Alignment
 
 MAGIC = (b"PERFILE2", b"2ELIFREP")
-DEEPEST = 127  # kernel.perf_event_max_stack by default: what lies further out was not recorded
+KERNELS_LIMIT = 127  # frames: kernel.perf_event_max_stack by default, sometimes one more; debug data have no limit
+DEEPEST = 2000  # frames
 NAMELESS = {UNKNOWN: "unknown", JIT: "generated code"}
 NO_STACK = Frame("[no stack]", UNKNOWN)
 SECONDS = 600.0
@@ -60,6 +61,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.samples = 0
+        self.deep = 0  # samples at the kernel's limit
         self.deepest = 0
         self._gatherer = StackGatherer()
         self._frames: dict[str, int] = {}  # by a frame's line: most are seen a thousand times
@@ -77,7 +79,8 @@ class _Gathered:
         thread = Thread(sample.process, "", sample.thread, "")
         self._gatherer.add(thread, path or [self._gatherer.frame(NO_STACK)], 1, sample.time_ns)
         self.samples += 1
-        self.deepest += len(sample.frames) >= DEEPEST
+        self.deep += len(sample.frames) >= KERNELS_LIMIT
+        self.deepest = max(self.deepest, len(sample.frames))
 
     @staticmethod
     def _is_unknown(line: str) -> bool:
@@ -127,7 +130,7 @@ def _script(path: Path, complaints: IO[str]) -> Iterator[IO[str]]:
     # -f: whoever owns the file, it was named on purpose. --no-inline: resolving inlined calls takes minutes with torch.
     command = [find_perf(), "script", "-f", "-i", str(path), "--header", "--ns", "--no-inline", "--show-lost-events"]
     process = subprocess.Popen(
-        [*command, "-F", FIELDS],
+        [*command, "--max-stack", str(DEEPEST), "-F", FIELDS],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=complaints,
@@ -167,10 +170,10 @@ def _notes(text: PerfText, gathered: _Gathered, complaint: str) -> list[str]:
         notes.append(f"{text.lost} samples were lost: the machine was too busy for perf to fetch them")
     if text.malformed:
         notes.append(f"{text.malformed} lines of perf's text were not understood and are left out")
-    if gathered.deepest:
-        share = 100 * gathered.deepest / gathered.samples
+    if KERNELS_LIMIT <= gathered.deepest <= KERNELS_LIMIT + 1:
+        share = 100 * gathered.deep / gathered.samples
         notes.append(
-            f"{share:.0f} % of the stacks are deeper than the {DEEPEST} frames that the kernel records "
+            f"{share:.0f} % of the stacks are deeper than the {KERNELS_LIMIT} frames that the kernel records "
             "(kernel.perf_event_max_stack): their outer ends are missing"
         )
     return notes

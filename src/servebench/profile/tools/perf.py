@@ -193,15 +193,22 @@ class PerfTool(Tool):
 
 def python_frames(stacks: Stacks) -> str:
     """Say whether Python's functions are in the stacks, and if not, why."""
-    if any(frame.module == PYTHON for frame in stacks.frames):
+    named = [[stacks.frames[frame].module == PYTHON for frame in path] for path in stacks.paths]
+    if any(any(path[1:]) for path in named):
         return "named by the interpreter"
-    for frame in stacks.frames:
-        version = interpreter_of(frame.module)
-        if version is not None:
-            if version < PERF_MAP_SINCE:
-                return f"not named: Python {version[0]}.{version[1]} cannot (3.12 can); the interpreter's own are"
-            return "not named: start the server with PYTHONPERFSUPPORT=1 (python -X perf)"
-    return "no interpreter in the stacks"
+    if any(any(path) for path in named):
+        return (
+            "the innermost is named: the debug data do not lead further out; a Python built with frame pointers "
+            "and call-graph=fp show all"
+        )
+    versions = sorted({version for frame in stacks.frames if (version := interpreter_of(frame.module))})
+    if not versions:
+        return "no interpreter in the stacks"
+    if versions[-1] < PERF_MAP_SINCE:
+        return f"not named: Python {versions[-1][0]}.{versions[-1][1]} cannot (3.12 can); the interpreter's own are"
+    return (
+        "not named: start the server with PYTHONPERFSUPPORT=1 (python -X perf), and have debug data or frame pointers"
+    )
 
 
 def _counters(path: Path) -> dict[str, Any]:
