@@ -53,6 +53,8 @@ class NsysFile:
     Attributes:
         generation: of the schema: "2.9", "3.0" or "3.13".
         epoch_ns: the session's start; None leaves its table out.
+        strings: number of each.
+        correlations: the last correlation id of each process.
         rows: of each table, by the columns of the newest schema; those that a generation lacks are not written.
     """
 
@@ -60,7 +62,7 @@ class NsysFile:
     epoch_ns: int | None = EPOCH_NS
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     strings: dict[str, int] = field(default_factory=dict)
-    _correlations: Counter[int] = field(default_factory=Counter)
+    correlations: Counter[int] = field(default_factory=Counter)
 
     def kernel(
         self,
@@ -143,8 +145,8 @@ class NsysFile:
         """Add a replay, traced by nodes: one call, and (name, start, end) of each kernel, under one correlation id."""
         correlation = self.api("cudaGraphLaunch_v10000", *launch, pid=pid, tid=tid)
         for node, (name, start, end) in enumerate(kernels):
-            place = {"device": device, "stream": stream, "pid": pid}
-            self.kernel(name, start, end, correlation=correlation, graph=graph, node=node, **place)
+            place: dict[str, Any] = {"device": device, "stream": stream, "pid": pid, "graph": graph, "node": node}
+            self.kernel(name, start, end, correlation=correlation, **place)
         return correlation
 
     def whole_graph(
@@ -273,8 +275,8 @@ class NsysFile:
 
     def _launched(self, pid: int, tid: int, launch: Call | None, api: str, correlation: int | None) -> int:
         if correlation is None:
-            self._correlations[pid] += 1
-            correlation = self._correlations[pid]
+            self.correlations[pid] += 1
+            correlation = self.correlations[pid]
         if launch is not None:
             call = {"start": launch[0], "end": launch[1], "correlationId": correlation, "nameId": self._string(api)}
             driver = not api.startswith("cuda")

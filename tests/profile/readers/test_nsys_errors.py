@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from nsys_files import GENERATIONS, NsysFile
 from servebench.profile.readers.nsys import read_nsys
 
+Change = tuple[int, int, int]  # page, place, byte
+
 
 def refusal(path: Path) -> str:
     """What is said of a file; one line, that names it."""
