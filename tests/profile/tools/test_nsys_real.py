@@ -164,8 +164,7 @@ class TestTwoWindowsInOneSession:
     def test_each_has_os_runtime_calls_and_named_steps(self, session: Session) -> None:
         for window in session.windows:
             timeline = window.timeline
-            names = {timeline.names[number] for number in timeline.name[timeline.of_kind(Kind.RANGE)]}
-            assert "execute_context_0(0)_generation_8(8)" in names
+            assert "execute_context_0(0)_generation_8(8)" in names_of(timeline, Kind.RANGE)
             assert timeline.of_kind(Kind.SYSTEM).sum() > 100
             assert window.facts["files"] == ["capture.nsys-rep", "capture.sqlite", TIMELINE]
             assert all((window.folder / name).is_file() for name in window.facts["files"])
@@ -217,6 +216,50 @@ class TestTwoWindowsInOneSession:
             assert "no GPU activity" in document["no_device"]
             assert document["steps"]["found_by"] == "names"
             assert {row["name"] for row in document["system"]} & {"write", "send", "sendmsg"}
+
+
+class TestCaptureRanges:
+    """mode=range, with an NVTX range where vLLM has CUDA's profiler calls, which need a GPU."""
+
+    def test_routes_bracket_each_window_and_reports_are_written_when_the_server_has_ended(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("servebench.profile.tools.nsys.tool.has_gpu", lambda: True)
+        by_nvtx = ("--capture-range=nvtx", "--nvtx-capture=capture")
+        monkeypatch.setattr("servebench.profile.tools.nsys.tool.RANGES", by_nvtx)
+        monkeypatch.setenv("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")
+        tool = NsysTool(tmp_path, {"mode": "range", "trace": "nvtx,osrt"})
+        assert tool.launch().after_exit
+        engine = Engine(tool, [sys.executable, str(HERE / "nvtx_engine.py"), str(compiled(tmp_path))], tmp_path)
+        folders = [tmp_path / name for name in ("one", "two")]
+        tokens = (10, 25)
+        try:
+            tool.attach(engine.server)
+            for folder, count in zip(folders, tokens, strict=True):
+                folder.mkdir()
+                tool.start(folder.name, folder, Bounds(1.0, steps=5))
+                time.sleep(1.0)  # nsys begins its collection after the range has
+                ask(engine.url, count)
+                tool.stop()
+                time.sleep(2.0)
+                ask(engine.url, 3)
+        finally:
+            assert engine.end() == 0
+        for folder, count in zip(folders, tokens, strict=True):
+            assert tool.collect(folder)["mode"] == "range"
+            timeline = Timeline.read(folder / TIMELINE)
+            steps = [name for name in names_of(timeline, Kind.RANGE) if name.startswith("execute_context")]
+            assert len(steps) == count
+        tool.close()
+
+
+def ask(url: str, tokens: int) -> None:
+    body = {"model": "simulated", "prompt": "a b c", "max_tokens": tokens}
+    httpx.post(f"{url}/v1/completions", json=body, timeout=30).raise_for_status()
+
+
+def names_of(timeline: Timeline, kind: Kind) -> list[str]:
+    return [timeline.names[number] for number in timeline.name[timeline.of_kind(kind)]]
 
 
 class TestFailures:

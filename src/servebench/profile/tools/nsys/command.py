@@ -12,7 +12,8 @@ from pathlib import Path
 
 from servebench.profile.tool import ProfileError
 
-PROGRESS = re.compile(r"^(\[\d+/\d+\]|Generating '|Generated:|\s+/)")  # what it prints while all is well
+# What it prints while all is well, and the inner parts of its exceptions
+NOISE = re.compile(r"^(\[\d+/\d+\]|Generating '|Generated:|\s+/|\[Quad)")
 
 
 def run_nsys(nsys: Path, arguments: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None) -> str:
@@ -49,9 +50,9 @@ def run_nsys(nsys: Path, arguments: Sequence[str], limit_s: float, env: Mapping[
 
 
 def last_words(output: str) -> str:
-    """The last lines of an output that are not progress, as one line."""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip() and not PROGRESS.match(line)]
-    return " ".join(lines[-3:])[-400:] or "it said nothing"
+    """The last lines of an output that say something, as one line."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip() and not NOISE.match(line)]
+    return " ".join(lines[-2:])[-400:] or "it said nothing"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

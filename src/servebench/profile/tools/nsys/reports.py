@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -60,6 +61,12 @@ def await_report(report: Path, limit_s: float) -> Path:
         size = now
         time.sleep(SETTLED_S)
     raise ProfileError(f"nsys wrote no {report.name} within {limit_s:g} s of the server's end: no capture range began?")
+
+
+def remove_raw(said: str) -> None:
+    """Remove the raw data of a report that nsys failed to write, from where it said that they are."""
+    for path in re.findall(r"Generating '([^']+\.qdstrm)'", said):
+        Path(path).unlink(missing_ok=True)
 
 
 def full_disk(folder: Path) -> str:

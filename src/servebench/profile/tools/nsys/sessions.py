@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from servebench.profile.tool import ProfileError
@@ -54,20 +54,18 @@ class Session:
         """Begin to collect into `output` (without its ending). Raises ProfileError."""
         self.must_be_idle()
         path = str(output).replace("%", "%%")  # nsys has patterns
-        self._run(["start", f"--session={self.name}", f"--output={path}", "--force-overwrite=true", *options])
+        arguments = ["start", f"--session={self.name}", f"--output={path}", "--force-overwrite=true", *options]
+        with self._cancelled_on_failure():
+            self._run(arguments)
 
-    def stop(self, limit_s: float) -> None:
-        """End the collection; returns once the report is written.
+    def stop(self, limit_s: float) -> str:
+        """End the collection; returns what nsys says of the report, which it calls a success even when there is none.
 
         Raises:
-            ProfileError: it failed or took too long; the collection is cancelled, so that there can be another.
+            ProfileError: it failed or took too long.
         """
-        try:
-            run_nsys(self.nsys, ["stop", f"--session={self.name}"], limit_s, self.environment)
-        except ProfileError:
-            with suppress(ProfileError):
-                self._run(["cancel", f"--session={self.name}"])
-            raise
+        with self._cancelled_on_failure():
+            return run_nsys(self.nsys, ["stop", f"--session={self.name}"], limit_s, self.environment)
 
     def shut_down(self) -> None:
         """End the session and the server in it, where they are still there; return when they have gone."""
@@ -76,6 +74,16 @@ class Session:
             while self.state() is not None and time.monotonic() < deadline:
                 self._run(["shutdown", f"--session={self.name}", "--kill=sigterm"])
                 time.sleep(0.2)
+
+    @contextmanager
+    def _cancelled_on_failure(self) -> Iterator[None]:
+        """Leave no collection half begun or half ended, so that there can be another."""
+        try:
+            yield
+        except ProfileError:
+            with suppress(ProfileError):
+                self._run(["cancel", f"--session={self.name}"])
+            raise
 
     def _run(self, arguments: Sequence[str]) -> str:
         return run_nsys(self.nsys, arguments, QUICK_S, self.environment)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from servebench.profile.tool import TIMELINE, Bounds, Launch, ProfileError, Scalar, Tool
 from servebench.profile.tools.nsys import reports, routes, supervise
+from servebench.profile.tools.nsys.command import last_words
 from servebench.profile.tools.nsys.installation import Installation, find_nsys
 from servebench.profile.tools.nsys.options import MEANINGS, Options, has_gpu
 from servebench.profile.tools.nsys.sessions import Session
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from servebench.profile.server import Server
 
 NO_GPU = "no NVIDIA GPU on this machine, so nothing of one is in the capture: OS-runtime calls and NVTX ranges only"
+RANGES = ("--capture-range=cudaProfilerApi",)  # what vLLM's workers call
 NAME = "capture"  # of a window's files, before their endings
 
 
@@ -74,7 +76,7 @@ class NsysTool(Tool):
 
     def _command(self) -> tuple[str, ...]:
         if self._ranges:
-            until = ("--capture-range=cudaProfilerApi", "--capture-range-end=repeat", "--kill=none")
+            until = (*RANGES, "--capture-range-end=repeat", "--kill=none")
             output = str((self.folder / NAME).resolve()).replace("%", "%%")
             outputs = (f"--output={output}", "--force-overwrite=true")
             return ("profile", *outputs, *until, *self.chosen.launching, *self.chosen.collecting)
@@ -109,8 +111,7 @@ class NsysTool(Tool):
         if self._ranges:
             routes.start_profile(self._attached, bounds.steps, self.chosen.limit_s)
         else:
-            self._running.start(folder / NAME, self.chosen.collecting)
-            self._name_steps()
+            self._start_collecting(folder)
         self._windows.append(folder)
 
     @property
@@ -118,6 +119,13 @@ class NsysTool(Tool):
         if self._server is None:
             raise ProfileError("nsys is not attached to a server")
         return self._server
+
+    def _start_collecting(self, folder: Path) -> None:
+        try:
+            self._running.start(folder / NAME, self.chosen.collecting)
+        except ProfileError as error:
+            raise ProfileError(f"{error}{reports.full_disk(Path(self._shared['TMPDIR']))}") from None
+        self._name_steps()
 
     def _name_steps(self) -> None:
         """Have vLLM's workers name their steps, where they can; a timeline without the names is worth having, too."""
@@ -134,10 +142,17 @@ class NsysTool(Tool):
             self._naming = False
             with suppress(ProfileError):
                 routes.stop_profile(self._attached, self.chosen.limit_s)
+        self._stop_collecting(self._windows[-1])
+
+    def _stop_collecting(self, folder: Path) -> None:
         try:
-            self._running.stop(self.chosen.limit_s)
+            said = self._running.stop(self.chosen.limit_s)
         except ProfileError as error:
-            raise ProfileError(f"{error}{reports.full_disk(self._windows[-1])}") from None
+            raise ProfileError(f"{error}{reports.full_disk(folder)}") from None
+        report = folder / f"{NAME}{reports.SUFFIX}"
+        if not report.is_file():
+            reports.remove_raw(said)
+            raise ProfileError(f"nsys wrote no {report.name}: {last_words(said)}{reports.full_disk(folder)}")
 
     def collect(self, folder: Path) -> dict[str, Any]:
         report = self._report(folder)
@@ -153,7 +168,7 @@ class NsysTool(Tool):
         if not self._ranges:
             report = folder / f"{NAME}{reports.SUFFIX}"
             if not report.is_file():
-                raise ProfileError(f"nsys left no {report.name} in {folder}{reports.full_disk(folder)}")
+                raise ProfileError(f"there is no {report.name} in {folder}: the capture did not end well")
             return report
         number = 1 + self._windows.index(folder)
         written = self.folder / f"{NAME}.{number}{reports.SUFFIX}"
