@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -66,7 +67,8 @@ class TorchTool(Tool):
         super().__init__(folder, settings)
         self._switches = {key: _switch(key, settings.get(key, "no")) for key in (*SWITCHES, "frontend")}
         self._patience_s = _patience(settings.get("patience", "300s"))
-        self._traces = Path(settings["dir"]) if "dir" in settings else folder.absolute() / "torch"
+        self._own = folder.absolute() / "torch"
+        self._traces = Path(settings["dir"]) if "dir" in settings else self._own
         self._log: Path | None = None
         self._routes: Routes | None = None
         self._captures: dict[Path, _Capture] = {}
@@ -159,9 +161,17 @@ class TorchTool(Tool):
         """
         try:
             found = sorted(self._traces.glob(f"{capture.prefix}_*")) or self._since(capture.instants.start_asked)
-            return [Path(shutil.move(path, folder / path.name)) for path in found]
+            moved = [Path(shutil.move(path, folder / path.name)) for path in found]
         except OSError as error:
             raise ProfileError(f"the traces cannot be moved to {folder}: {error.strerror or error}") from None
+        self._tidy()
+        return moved
+
+    def _tidy(self) -> None:
+        """Remove the folder that was given to a launch once nothing is left in it; vLLM makes it anew."""
+        if self._traces == self._own:
+            with suppress(OSError):
+                self._own.rmdir()
 
     def _since(self, instant_ns: int) -> list[Path]:
         traces = [path for path in self._traces.glob("*.pt.trace.json*") if path.stat().st_mtime_ns >= instant_ns]
