@@ -45,7 +45,7 @@ def decode(data: Bytes, page: int, usable: int, columns: dict[int, str]) -> dict
     last = max(columns)
     cells = cells_of(data, page)
     length, at = varint(data, cells)
-    _, at = varint(data, at)
+    at = after(data, at)
     header, ends = data[at].astype(np.int32), at + length
     if (length > usable - OVERFLOW).any() or (header >= WIDEST).any() or (header < last + 2).any():
         raise UnusualRowsError
@@ -60,8 +60,7 @@ def decode(data: Bytes, page: int, usable: int, columns: dict[int, str]) -> dict
 def first_and_last(data: Bytes, page: int) -> tuple[int, int]:
     """Numbers of the first and the last row of some leaf pages."""
     cells = cells_of(data, page)
-    _, at = varint(data, cells[[0, -1]])
-    first, last = varint(data, at)[0].tolist()
+    first, last = varint(data, after(data, cells[[0, -1]]))[0].tolist()
     return first, last
 
 
@@ -84,15 +83,22 @@ def cells_of(data: Bytes, page: int) -> Offsets:
 
 def varint(data: Bytes, at: Offsets) -> tuple[Ints, Offsets]:
     """A number of up to eight groups of seven bits at each place, and where it ends."""
-    value, at = np.zeros(at.size, np.int64), at.copy()
-    more = np.ones(at.size, np.bool_)
-    for _ in range(8):
-        byte = data[at]
-        value = np.where(more, value << 7 | byte & 0x7F, value)
-        at += more
-        more &= byte >= 0x80
+    ends = after(data, at)
+    value = np.zeros(at.size, np.int64)
+    for place in range(int((ends - at).max(initial=0))):
+        value = np.where(at + place < ends, value << 7 | data[at + place] & 0x7F, value)
+    return value, ends
+
+
+def after(data: Bytes, at: Offsets) -> Offsets:
+    """Where the numbers at these places end: each but the last of their bytes has its highest bit set."""
+    at = at + 1
+    more = data[at - 1] >= 0x80
+    for _ in range(7):
         if not more.any():
-            return value, at
+            return at
+        at += more
+        more &= data[at - 1] >= 0x80
     raise UnusualRowsError
 
 
@@ -102,15 +108,25 @@ def values_of(data: Bytes, types: Bytes, at: Offsets, ends: Ints, columns: dict[
     found = {}
     for place, kinds in enumerate(np.ascontiguousarray(types.T)):
         kind = one_for_all(kinds)
+        sizes = SIZES[kind]
         if place in columns:
-            if not ALLOWED[kind].all():
-                raise UnusualRowsError
-            value = eight[at].astype(np.int64) >> SHIFTS[kind]
-            found[columns[place]] = np.where(SIZES[kind] == 0, CONSTANTS[kind], value)
-        at = at + SIZES[kind]
+            found[columns[place]] = integers(eight, at, kind, sizes)
+        if sizes.any():
+            at = at + sizes
     if (at > ends).any():
         raise DamageError("a row is longer than it says")
     return found
+
+
+def integers(eight: NDArray[np.int64], at: Offsets, kind: NDArray[np.intp], sizes: Offsets) -> Ints:
+    """The values at some places: eight bytes each, those that are not its own shifted out; or what takes no bytes."""
+    if not ALLOWED[kind].all():
+        raise UnusualRowsError
+    if not sizes.any():
+        return np.broadcast_to(CONSTANTS[kind], at.shape)
+    value = eight[at].astype(np.int64)
+    value >>= SHIFTS[kind]
+    return value if sizes.all() else np.where(sizes == 0, CONSTANTS[kind], value)
 
 
 def one_for_all(kinds: Bytes) -> NDArray[np.intp]:
