@@ -240,9 +240,15 @@ def hot(answers: Document) -> Parts:
     parts: Parts = [table] if found["functions"] else []
     drawn = f"; flame graph: {found['flame_graph']}" if found["flame_graph"] else ""
     parts.append(_dim(f"of {plural(found['samples'], 'sample')}{drawn}"))
-    counters = found["counters"] or {}
-    known = [f"{name} {_counter(value)}" for name, value in counters.items()]
-    return parts + ([Text(" · ".join(known))] if known else [])
+    return [*parts, *_counters(dict(found["counters"] or {}))]
+
+
+def _counters(counters: dict[str, Any]) -> Parts:
+    """Figures of the processor, and why some are missing."""
+    reason = counters.pop("reason", None)
+    known = [f"{name} {_counter(value)}" for name, value in counters.items() if value is not None or reason is None]
+    figures: Parts = [Text(" · ".join(known))] if known else []
+    return [*figures, _dim(reason)] if reason else figures
 
 
 def _counter(value: float | None) -> str:
