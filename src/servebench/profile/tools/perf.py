@@ -29,6 +29,7 @@ COUNTS_LOG = "perf-stat.log"
 CALL_GRAPHS = {"fp": "fp", "dwarf": "dwarf,32768", "lbr": "lbr"}
 FREQUENCY = 99  # not 100: in step with nothing that a program does by the clock
 TRIAL_S = 20.0
+NO_PYTHON = "no interpreter in the stacks"
 PERF_MAP_SINCE = (3, 12)  # CPython that can name its functions to perf
 
 
@@ -123,7 +124,7 @@ class PerfTool(Tool):
         stacks = self._stacks(folder, capture)
         counters = _counters(folder / COUNTS) if self._counters else None
         stacks.write(folder / STACKS)
-        svg = flame_svg(stacks, f"{folder.name}: on-CPU time", self._subtitle(stacks))
+        svg = flame_svg(stacks, f"{folder.name}: on-CPU time", self._subtitle(stacks, capture))
         (folder / FLAME_GRAPH).write_text(svg, "utf-8")
         names = (DATA, COUNTS, STACKS, FLAME_GRAPH)
         return {
@@ -187,8 +188,12 @@ class PerfTool(Tool):
             raise ProfileError("perf took no sample in the window: the server's processes did not run on a CPU")
         return inside
 
-    def _subtitle(self, stacks: Stacks) -> str:
-        return f"{stacks.total} samples at {self._frequency} a second and CPU"
+    def _subtitle(self, stacks: Stacks, capture: _Capture | None) -> str:
+        told = f"{stacks.total} samples at {self._frequency} a second and CPU"
+        if capture is not None and capture.stop is not None:
+            told += f", in {(capture.stop.monotonic_ns - capture.start.monotonic_ns) / 1e9:.1f} s"
+        python = python_frames(stacks)
+        return told if python == NO_PYTHON else f"{told} · Python's functions: {python}"
 
 
 def python_frames(stacks: Stacks) -> str:
@@ -203,12 +208,10 @@ def python_frames(stacks: Stacks) -> str:
         )
     versions = sorted({version for frame in stacks.frames if (version := interpreter_of(frame.module))})
     if not versions:
-        return "no interpreter in the stacks"
+        return NO_PYTHON
     if versions[-1] < PERF_MAP_SINCE:
         return f"not named: Python {versions[-1][0]}.{versions[-1][1]} cannot (3.12 can); the interpreter's own are"
-    return (
-        "not named: start the server with PYTHONPERFSUPPORT=1 (python -X perf), and have debug data or frame pointers"
-    )
+    return "not named: start the server with PYTHONPERFSUPPORT=1 (python -X perf)"
 
 
 def _counters(path: Path) -> dict[str, Any]:
