@@ -87,6 +87,13 @@ class TestCopies:
     def test_a_copy_that_was_launched_late_is_the_hosts_fault(self) -> None:
         assert found(base().row(Kind.COPY_HTOD, "copy", 150, 1000, (120, 130))) == [(100, 150, "host_late")]
 
+    @pytest.mark.parametrize("start", [0, 105])
+    def test_of_several_that_end_together_the_one_that_began_last_counts(self, start: int) -> None:
+        drawn = base().row(Kind.COPY_DTOH, "copy", 50, 100, (-30, -25)).kernel("b", 150, 1000, (90, 95))
+        assert found(drawn, start) == [(max(start, 100), 150, "copy_or_sync")]
+        drawn = base().row(Kind.COPY_DTOH, "copy", -10, 100, (-30, -25)).kernel("b", 150, 1000, (90, 95))
+        assert found(drawn, start) == [(max(start, 100), 150, "dependency")]
+
     def test_a_fill_is_no_copy(self) -> None:
         assert found(base().row(Kind.FILL, "fill", 150, 1000, (50, 60))) == [(100, 150, "dependency")]
 

@@ -178,5 +178,5 @@ def numbers(timeline: Timeline) -> list[int]:
 
 
 def _last_to_end(timeline: Timeline, rows: Bools) -> int | None:
-    where = np.flatnonzero(rows)
+    where = np.flatnonzero(rows)[::-1]  # of several that end together, the one that began last
     return int(where[np.argmax(timeline.end[where])]) if where.size else None
