@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -377,3 +378,32 @@ def test_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lists = [len(events) for events in stream.EventStream(path)]
     assert sum(lists) == 2001
     assert max(lists) < 100
+
+
+def damaged(whole: bytes, chance: random.Random) -> bytes:
+    data = bytearray(whole)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(data))
+        match chance.randrange(4):
+            case 0:
+                data[at] = chance.randrange(256)
+            case 1:
+                del data[at : at + chance.randrange(1, 30)]
+            case 2:
+                data[at:at] = chance.choice([b'"', b"}", b"]", b"{", b"[", b",", b"1e400", b"9" * 30, b"true", b"nan"])
+            case _:
+                del data[at + 1 :]
+    return bytes(data)
+
+
+def test_no_damage_leads_to_anything_but_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = kf.text(kf.document([*kf.decode_steps(4), kf.memcpy("HtoD", 3, 2, 5)], stated=(0, 9e4)))
+    chance, refused = random.Random(1), 0
+    for _ in range(300):
+        monkeypatch.setattr(stream, "PIECE", chance.choice([100, 1000, 1 << 20]))
+        try:
+            read_kineto(kf.write(tmp_path / "t.json", damaged(whole, chance)))
+        except ValueError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 100
