@@ -120,8 +120,11 @@ class Stacks:
         scratch.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> Stacks:
+    def read(cls, path: Path, alignment: Alignment | None = None) -> Stacks:
         """Read a folded file: what `write` stored, or another tool's.
+
+        Args:
+            alignment: what was known of its samples' instants, which such a file does not tell.
 
         Raises:
             OSError, ValueError: there is none, or it holds something else.
@@ -133,7 +136,7 @@ class Stacks:
                     _add_folded(gathered, line.rstrip("\n"), f"{path}, line {number}")
         if not len(gathered):
             raise ValueError(f"{path} holds no stacks")
-        return gathered.stacks(timed=False)
+        return gathered.stacks(timed=False, alignment=alignment)
 
 
 class StackGatherer:

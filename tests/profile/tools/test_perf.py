@@ -74,7 +74,7 @@ def test_a_window_of_a_real_process(tmp_path: Path, busy: subprocess.Popen[bytes
     assert facts["version"] == tool.check()
     assert facts["processes"] == 1
     assert facts["counters"]["task_clock_ms"] > 0
-    assert facts["residual_ns"] < 1_000_000
+    assert facts["alignment"]["residual_ns"] < 1_000_000
     stacks = Stacks.read(window / "stacks.folded")
     assert stacks.total == facts["samples"] > 30
     functions = {each["name"]: each["self_share"] for each in hot(stacks)["functions"]}
@@ -181,6 +181,7 @@ def test_a_python_that_names_its_functions(tmp_path: Path, monkeypatch: pytest.M
     [
         ("main[libpython3.12.so] f[python] g[python] 1", "named by the interpreter"),
         ("f[python] sum[libpython3.12.so] 1", "the innermost is named"),
+        ("[unknown] f[python] sum[libpython3.12.so] 1", "the innermost is named"),
         ("main[libpython3.12.so] 1", "not named: start the server with PYTHONPERFSUPPORT=1"),
         ("main[python3.11] 1", "not named: Python 3.11 cannot"),
         ("main[app] 1", "no interpreter"),

@@ -14,7 +14,7 @@ from servebench.analysis.data import RunData, load
 from servebench.analysis.profile.answers import Document, Label, answers, blank
 from servebench.errors import UsageError
 from servebench.profile.stacks import Stacks
-from servebench.profile.timeline import Timeline
+from servebench.profile.timeline import Alignment, Timeline
 from servebench.profile.tool import FLAME_GRAPH, STACKS, TIMELINE
 from servebench.record.rundir import RunDir
 
@@ -67,7 +67,7 @@ def _answers(path: Path, found: Mapping[str, Any], label: Label) -> Document:
     facts = dict(found.get("facts") or {})
     facts["flame_graph"] = FLAME_GRAPH if (path / FLAME_GRAPH).exists() else None
     timeline = Timeline.read(path / TIMELINE) if (path / TIMELINE).exists() else None
-    stacks = Stacks.read(path / STACKS) if (path / STACKS).exists() else None
+    stacks = Stacks.read(path / STACKS, _stated(facts)) if (path / STACKS).exists() else None
     run, missing = _run(path / CAPTURED)
     plain, no_plain = _run(_plain_path(path, found))
     document = answers(
@@ -85,6 +85,12 @@ def _answers(path: Path, found: Mapping[str, Any], label: Label) -> Document:
         facts=facts,
     )
     return _explained(document, found.get("reason"), [missing, no_plain])
+
+
+def _stated(facts: Mapping[str, Any]) -> Alignment | None:
+    """How the tool brought its samples onto the run's clock: folded stacks themselves tell of no instants."""
+    found = facts.get("alignment")
+    return None if found is None else Alignment(**found)
 
 
 def _explained(document: Document, reason: str | None, missing: list[str | None]) -> Document:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ COUNTS_LOG = "perf-stat.log"
 CALL_GRAPHS = {"fp": "fp", "dwarf": "dwarf,32768", "lbr": "lbr"}
 FREQUENCY = 99  # not 100: in step with nothing that a program does by the clock
 TRIAL_S = 20.0
+NAMED = "named by the interpreter"
 NO_PYTHON = "no interpreter in the stacks"
 PERF_MAP_SINCE = (3, 12)  # CPython that can name its functions to perf
 
@@ -123,6 +124,7 @@ class PerfTool(Tool):
         capture = self._captures.get(folder)
         stacks = self._stacks(folder, capture)
         counters = _counters(folder / COUNTS) if self._counters else None
+        python = python_frames(stacks)
         stacks.write(folder / STACKS)
         svg = flame_svg(stacks, f"{folder.name}: on-CPU time", self._subtitle(stacks, capture))
         (folder / FLAME_GRAPH).write_text(svg, "utf-8")
@@ -137,10 +139,10 @@ class PerfTool(Tool):
             "call_graph": self._call_graph,
             "processes": capture.processes if capture else None,
             "threads": [{"process": t.process, "name": t.name, "samples": n} for t, n in stacks.per_thread().items()],
-            "python_frames": python_frames(stacks),
+            "python_frames": python,
             "counters": counters,
-            "residual_ns": stacks.alignment.residual_ns if stacks.alignment else None,
-            "notes": list(stacks.notes),
+            "alignment": asdict(stacks.alignment) if stacks.alignment else None,
+            "notes": [*stacks.notes, *_python_note(python)],
         }
 
     def _how(self) -> list[str]:
@@ -192,16 +194,15 @@ class PerfTool(Tool):
         told = f"{stacks.total} samples at {self._frequency} a second and CPU"
         if capture is not None and capture.stop is not None:
             told += f", in {(capture.stop.monotonic_ns - capture.start.monotonic_ns) / 1e9:.1f} s"
-        python = python_frames(stacks)
-        return told if python == NO_PYTHON else f"{told} · Python's functions: {python}"
+        return " · ".join([told, *_python_note(python_frames(stacks))])
 
 
 def python_frames(stacks: Stacks) -> str:
     """Say whether Python's functions are in the stacks, and if not, why."""
-    named = [[stacks.frames[frame].module == PYTHON for frame in path] for path in stacks.paths]
-    if any(any(path[1:]) for path in named):
-        return "named by the interpreter"
-    if any(any(path) for path in named):
+    named = [sum(stacks.frames[frame].module == PYTHON for frame in path) for path in stacks.paths]
+    if max(named, default=0) > 1:
+        return NAMED
+    if any(named):
         return (
             "the innermost is named: the debug data do not lead further out; a Python built with frame pointers "
             "and call-graph=fp show all"
@@ -212,6 +213,10 @@ def python_frames(stacks: Stacks) -> str:
     if versions[-1] < PERF_MAP_SINCE:
         return f"not named: Python {versions[-1][0]}.{versions[-1][1]} cannot (3.12 can); the interpreter's own are"
     return "not named: start the server with PYTHONPERFSUPPORT=1 (python -X perf)"
+
+
+def _python_note(told: str) -> list[str]:
+    return [] if told in (NO_PYTHON, NAMED) else [f"Python's functions: {told}"]
 
 
 def _counters(path: Path) -> dict[str, Any]:
