@@ -11,6 +11,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from handmade import Sent, handmade
 from nsys_files import EPOCH_NS, NsysFile
@@ -233,6 +235,38 @@ def test_an_nsys_export_with_an_open_step(generation: str, tmp_path: Path) -> No
     gemm = found["amdahl"][1]
     assert (gemm["share"], gemm["step_ratio"], gemm["step_ms"]) == (0.2, 0.94, [10, 9.4])
     assert found["counts"]["kernels_per_step"] == 1
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    """Rows of every kind in any order, with launches that exist or do not."""
+    made = Made()
+    for _ in range(draw(st.integers(0, 25))):
+        kind = draw(st.sampled_from(Kind))
+        begin = draw(st.integers(-20, 260))
+        name = draw(st.sampled_from([vllm(0, 0, 4), vllm(1, 99, 0), vllm(2, 50, 3), "gemm", "poll", "cudaMemcpyAsync"]))
+        where = {"device": draw(st.integers(0, 2)), "stream": draw(st.integers(1, 2))} if kind < Kind.API else {}
+        name = f"{kind.name} {name}" if where else name  # no kernel is called like a copy
+        joined = {"process": draw(st.integers(1, 2)), "correlation": draw(st.integers(-1, 6))}
+        made.add(kind, name, begin, begin + draw(st.integers(0, 90)), thread=draw(st.integers(1, 2)), **joined, **where)
+    aligned = ALIGNED if draw(st.booleans()) else None
+    return made.timeline(alignment=aligned, span=SPAN if draw(st.booleans()) else None)
+
+
+RUN = decode_run().data()
+
+
+@settings(max_examples=50)
+@given(timelines(), st.sampled_from(["decode", "prefill", "mixed", "free"]), st.booleans())
+def test_any_timeline_gives_a_document_that_keeps_to_the_schema(timeline: Timeline, kind: str, joined: bool) -> None:
+    found = answered(timeline, RUN if joined else None, plain=RUN, kind=kind)
+    for device in found["devices"]:
+        assert device["busy"]["ms"] + device["idle"]["ms"] == pytest.approx(found["window"]["ms"], abs=1e-5)
+    for row in found["amdahl"]:
+        assert 0 < row["share"] <= 1
+    assert sum(each["n"] for each in found["steps"]["kinds"]) == found["steps"]["n"]
+    if found["traffic"] is not None:
+        assert sum(found["traffic"]["shares"].values()) == pytest.approx(1, abs=1e-5)
 
 
 # a run directory

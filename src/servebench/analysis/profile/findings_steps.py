@@ -102,8 +102,8 @@ def _for_interference(tokens: float | None) -> str:
     """Two budgets of tokens to compare; for prompts too short to be cut, two rates."""
     if tokens is not None and tokens < FEWEST_TOKENS:
         return (
-            "prompts as short as these cannot be cut: at half the rate (load.rate) the share of mixed steps, and with it "
-            "ITL p95, should fall"
+            "prompts this short cannot be cut: at half the rate (load.rate) the share of mixed steps should fall, "
+            "and ITL p95 with it"
         )
     large = 2048 if tokens is None else max(4 * FEWEST_TOKENS, 1 << round(tokens).bit_length())
     budgets = experiment(f"vllm.max-num-batched-tokens={large},{large // 4}")
