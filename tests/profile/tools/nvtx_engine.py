@@ -1,7 +1,8 @@
 """The simulated engine with NVTX ranges named like vLLM's steps, and its profile routes: a real server for nsys.
 
 ``python nvtx_engine.py LIBRARY``; LIBRARY is `nvtx_ranges.c`, compiled against NVTX's headers. It prints its URL and
-serves until SIGTERM.
+serves until SIGTERM. Python's own package nvtx would not do: from 0.2.12 on it first asks NVTX whether a tool listens
+(nvtxDomainIsEnabled), which nsys 2022.4 does not answer, and then marks nothing.
 """
 
 from __future__ import annotations

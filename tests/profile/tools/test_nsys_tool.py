@@ -157,10 +157,11 @@ class TestOptions:
 
 class TestLaunching:
     def test_a_session_without_a_gpu(self, fake: Fake, tmp_path: Path) -> None:
-        place = fake()
-        launch = NsysTool(tmp_path, {}).launch()
+        place, folder = fake(), tmp_path / "run" / "profile"
+        launch = NsysTool(folder, {}).launch()
         command = list(launch.prefix[launch.prefix.index(str(place / "nsys")) + 1 :])
-        pid_file = str(tmp_path / "nsys-server.pid")
+        pid_file = str(folder / "nsys-server.pid")
+        assert folder.is_dir()  # the server's process id is written there before anything else is
         assert command.pop(1).startswith("--session-new=servebench-")
         assert command[:3] == ["launch", "--trace=nvtx,osrt", "--trace-fork-before-exec=true"]
         assert command[3:] == ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', pid_file]

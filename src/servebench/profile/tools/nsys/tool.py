@@ -64,6 +64,7 @@ class NsysTool(Tool):
         return self.folder / "nsys-server.pid"
 
     def launch(self) -> Launch:
+        self.folder.mkdir(parents=True, exist_ok=True)
         pid_file = str(self.pid_file.resolve())
         ours = (sys.executable, "-I", "-S", supervise.__file__, pid_file, str(self._nsys.path))
         flags: dict[str, Scalar] = {"profiler-config.profiler": "cuda"} if self.chosen.gpu else {}
