@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from servebench.profile.readers.nsys import columns
 from servebench.profile.readers.nsys.cells import decode
 from servebench.profile.readers.nsys.columns import Block, blocks, through_sql
 from servebench.profile.readers.nsys.export import Export, open_export
@@ -23,34 +24,33 @@ INTEGERS = st.one_of(
 FOUND = {"a": "INTEGER", "start": "INTEGER", "text": "TEXT", "b": "INTEGER", "end": "INTEGER"}
 
 
-def export(path: Path, rows: list[tuple[object, ...]], *, extra: str = "", page: int = 4096, first: int = 1) -> Path:
+def export(path: Path, rows: list[tuple[object, ...]], *, page: int = 4096, first: int = 1) -> Path:
     """A file with a table `t` of the columns `FOUND` and its rows, numbered from `first`."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"PRAGMA page_size = {page}")
         for table in ("META_DATA_EXPORT", "StringIds"):
             database.execute(f"CREATE TABLE {table} (id INTEGER, value TEXT)")
-        columns = ", ".join(f'"{name}" {kind}' for name, kind in FOUND.items())
-        database.execute(f"CREATE TABLE t ({columns}) {extra}")
-        places = f"rowid, {', '.join(f'{chr(34)}{name}{chr(34)}' for name in FOUND)}" if not extra else None
-        numbered = ((first + number, *row) for number, row in enumerate(rows)) if places else rows
-        marks = ", ".join("?" * (len(FOUND) + bool(places)))
-        database.executemany(f"INSERT INTO t {f'({places})' if places else ''} VALUES ({marks})", numbered)
+        declared = ", ".join(f'"{name}" {kind}' for name, kind in FOUND.items())
+        database.execute(f"CREATE TABLE t ({declared})")
+        places = ", ".join(f'"{name}"' for name in ("rowid", *FOUND))
+        numbered = ((first + number, *row) for number, row in enumerate(rows))
+        database.executemany(f"INSERT INTO t ({places}) VALUES (?, ?, ?, ?, ?, ?)", numbered)
     return path
 
 
-def decoded(opened: Export, table: str, columns: Sequence[str]) -> Iterator[Block]:
+def decoded(opened: Export, table: str, names: Sequence[str]) -> Iterator[Block]:
     """The columns from the pages, all at once, without SQLite's help."""
     pages, known = opened.pages, opened.tables[table]
     data = pages.read(pages.leaves(known.root))
-    yield decode(data, pages.size, pages.usable, {known.columns.index(name): name for name in columns})
+    yield decode(data, pages.size, pages.usable, {known.columns.index(name): name for name in names})
 
 
-def read(path: Path, *columns: str, how: object = blocks) -> list[list[int]]:
+def read(path: Path, *names: str, how: object = blocks) -> list[list[int]]:
     """The columns, read one way or another."""
     with open_export(path) as opened:
-        found = list(how(opened, "t", columns))  # type: ignore[operator]
-    return [np.concatenate([np.empty(0, np.int64), *(block[name] for block in found)]).tolist() for name in columns]
+        found = list(how(opened, "t", names))  # type: ignore[operator]
+    return [np.concatenate([np.empty(0, np.int64), *(block[name] for block in found)]).tolist() for name in names]
 
 
 @given(
@@ -91,6 +91,24 @@ def test_texts_among_the_columns(text: object, tmp_path: Path) -> None:
     assert read(path, "start", "end") == [[2 * i for i in range(3_000)], [4 * i for i in range(3_000)]]
 
 
+def test_only_the_blocks_that_need_it_are_read_by_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[object, ...]] = [(i, 2 * i, None, 3 * i, 4 * i) for i in range(9_000)]
+    rows[4_000] = (4_000, 8_000, "x" * 500, 12_000, 16_000)
+    path = export(tmp_path / "a.sqlite", rows)
+    asked: list[tuple[int, int]] = []
+
+    def noted(opened: Export, table: str, names: list[str], among: tuple[int, int]) -> Iterator[Block]:
+        asked.append(among)
+        return through_sql(opened, table, names, among)
+
+    monkeypatch.setattr(columns, "BLOCK_BYTES", 8 * 4096)
+    monkeypatch.setattr(columns, "through_sql", noted)
+    assert read(path, "start", "end") == [[2 * i for i in range(9_000)], [4 * i for i in range(9_000)]]
+    ((first, last),) = asked
+    assert first <= 4_001 <= last
+    assert last - first < 4_500
+
+
 def test_no_integer_where_one_is_wanted_is_sqlite_s_matter(tmp_path: Path) -> None:
     rows: list[tuple[object, ...]] = [(i, i, None, i, i) for i in range(100)]
     rows[50] = (2.5, 50, None, 50, 50)
@@ -125,7 +143,7 @@ def test_a_column_that_is_the_row_s_number(tmp_path: Path) -> None:
 
 def test_a_table_whose_rows_have_no_numbers(tmp_path: Path) -> None:
     rows: list[tuple[object, ...]] = [(i, i, None, i, i) for i in range(100)]
-    path = export(tmp_path / "a.sqlite", rows, extra="")
+    path = export(tmp_path / "a.sqlite", rows)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE u (start INTEGER, a INTEGER, PRIMARY KEY (start, a)) WITHOUT ROWID")
         database.execute("INSERT INTO u SELECT start, a FROM t")

@@ -85,3 +85,12 @@ def test_many_warnings_are_counted(generation: str, tmp_path: Path) -> None:
     notes = read_nsys(file.write(tmp_path / "a.sqlite")).notes
     assert len(notes) == 11
     assert notes[-1] == "nsys: 15 more messages"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_device_of_several_processes_may_be_several_devices(generation: str, tmp_path: Path) -> None:
+    file = NsysFile(generation)
+    for pid, device in ((7, 0), (8, 0), (7, 1), (7, 1)):
+        file.kernel("k", 5, 9, pid=pid, tid=pid, device=device, launch=(1, 2))
+    notes = read_nsys(file.write(tmp_path / "a.sqlite")).notes
+    assert [note.partition(":")[0] for note in notes] == ["processes 7, 8 all used a device 0"]

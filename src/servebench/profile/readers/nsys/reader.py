@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from servebench.profile.readers.nsys.counts import graphs_in, shared_devices
 from servebench.profile.readers.nsys.device import read_device_rows
 from servebench.profile.readers.nsys.export import Export, open_export
 from servebench.profile.readers.nsys.facts import (
@@ -21,7 +18,7 @@ from servebench.profile.readers.nsys.host import read_host_rows
 from servebench.profile.readers.nsys.names import Names
 from servebench.profile.readers.nsys.ranges import read_ranges
 from servebench.profile.readers.nsys.rows import Rows
-from servebench.profile.timeline import NONE, Timeline
+from servebench.profile.timeline import Timeline
 
 
 def read_nsys(path: Path) -> Timeline:
@@ -54,15 +51,5 @@ def timeline_of(export: Export) -> Timeline:
         alignment=alignment,
         devices=read_devices(export),
         facts=read_facts(export) | {"graphs": graphs_in(columns)},
-        notes=(*read_diagnostics(export), *rows.notes(), *notes),
+        notes=(*read_diagnostics(export), *rows.notes(), *notes, *shared_devices(columns)),
     )
-
-
-def graphs_in(columns: dict[str, NDArray[Any]]) -> int:
-    """How many different CUDA graphs were replayed, those of each process on their own."""
-    if "graph" not in columns:
-        return 0
-    replayed = columns["graph"] != NONE
-    pairs = columns["process"][replayed].astype(np.int64) << 32 | columns["graph"][replayed]
-    fresh = np.concatenate([pairs[:1], pairs[1:][pairs[1:] != pairs[:-1]]])  # a replay's rows follow each other
-    return int(np.unique(fresh).size)
