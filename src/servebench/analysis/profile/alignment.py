@@ -150,8 +150,9 @@ def _moved(timeline: Timeline, middles: Ints, offsets: list[Offset], chunks: int
     method = f"the server's send calls around {chunks} chunks of the client"
     low, high = max(offset.low for offset in offsets), min(offset.high for offset in offsets)
     if low <= high:
-        common = Offset(low, high)
-        return timeline.shifted(common.middle, Alignment(method, common.middle, common.residual()))
+        common = Offset(low, high).middle
+        # that one offset does for all is no proof that there was no drift: each piece bounds its own time only
+        return timeline.shifted(common, Alignment(method, common, max(offset.residual(common) for offset in offsets)))
     origin = int(middles[0])
     slope, at_origin = np.polyfit(middles - origin, [offset.middle for offset in offsets], 1)
     fitted = at_origin + slope * (middles - origin)

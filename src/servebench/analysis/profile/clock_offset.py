@@ -35,9 +35,8 @@ class Offset:
         """The best guess."""
         return (self.low + self.high) // 2
 
-    def residual(self, offset: float | None = None) -> int:
-        """How far `offset` (the middle, without one) may be off, at most."""
-        offset = self.middle if offset is None else offset
+    def residual(self, offset: float) -> int:
+        """How far `offset` may be off, at most."""
         return round(max(self.high - offset, offset - self.low))
 
 
