@@ -14,6 +14,7 @@ PLACES = ("usr/bin/perf_*", "usr/lib/linux-tools/*/perf", "usr/lib/linux-tools-*
 INSTALL = (
     "install it: package linux-perf on Debian, linux-tools-generic on Ubuntu, perf elsewhere; or scripts/install-perf"
 )
+GONE = "the processes are gone"
 SECONDS = 20.0
 
 
@@ -55,7 +56,7 @@ def refusal(output: str) -> str:
     if "Captured and wrote" in text:  # by itself, and in order
         return "the server's processes have ended"
     if "No such process" in text or "Problems finding threads" in text or "Couldn't create thread/CPU maps" in text:
-        return "the processes are gone"
+        return GONE
     if "Too many events" in text or "Too many open files" in text:
         return "the server has too many threads for the limit of open files (ulimit -n)"
     if "No space left" in text:

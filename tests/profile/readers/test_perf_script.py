@@ -209,6 +209,12 @@ def test_deeper_stacks_than_the_kernels_are_whole(as_printed) -> None:  # type: 
     assert as_printed(sample("a", "5/5", *(f"f{number} (b)" for number in range(127))) + deep).notes == ()
 
 
+def test_samples_of_user_space_alone_are_told(as_printed) -> None:  # type: ignore[no-untyped-def]
+    header = "# event : name = cycles:uP, , { sample_period, sample_freq } = 99, x\n"
+    (note,) = as_printed(header + sample("a", "5/5", "f (b)")).notes
+    assert "what the kernel did is left out" in note
+
+
 def test_no_samples_is_an_error_with_its_reason(as_printed) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match="not one sample"):
         as_printed("")

@@ -51,6 +51,7 @@ def test_a_sample() -> None:
         "command": "/usr/bin/perf record -F 99 -g -p 1",
         "event": "cpu-clock",
         "frequency": 99,
+        "kernel": True,
     }
     assert parser.reference is not None
     assert parser.reference.to_realtime(25_437_725_481_110) == 1_796_041_788_517_034_001

@@ -225,6 +225,33 @@ def test_a_process_that_is_gone(tmp_path: Path) -> None:
 
 
 @needs_perf
+def test_a_process_that_ends_while_perf_attaches_costs_a_second_try(
+    tmp_path: Path, busy: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running("true") as gone:
+        gone.wait()
+    lists = iter([[busy.pid], [busy.pid, gone.pid], [busy.pid]])  # as attached, as started, as tried again
+    monkeypatch.setattr(Server, "processes", lambda self: next(lists))
+    tool = PerfTool(tmp_path, {"call-graph": "fp"})
+    tool.attach(server(busy.pid))
+    tool.start("decode", tmp_path, Bounds(1.0))
+    time.sleep(0.5)
+    tool.stop()
+    assert tool.collect(tmp_path)["processes"] == 1
+
+
+@needs_perf
+def test_a_run_that_comes_to_nothing_leaves_no_perf(tmp_path: Path, busy: subprocess.Popen[bytes]) -> None:
+    tool = PerfTool(tmp_path, {})
+    tool.attach(server(busy.pid))
+    tool.start("decode", tmp_path, Bounds(1.0))
+    assert "perf" in children()
+    tool.close()
+    assert {"perf", "sleep"}.isdisjoint(children())
+    tool.close()
+
+
+@needs_perf
 def test_the_servers_launch_asks_python_for_names(tmp_path: Path) -> None:
     assert PerfTool(tmp_path, {}).launch().env == {"PYTHONPERFSUPPORT": "1"}
     assert PerfTool(tmp_path, {"python-frames": "no"}).launch().env == {}

@@ -166,6 +166,8 @@ def _notes(text: PerfText, gathered: _Gathered, complaint: str) -> list[str]:
     notes = []
     if "failed to process" in complaint or "size field is 0" in complaint:
         notes.append("the recording ends early: perf was killed, or the file was cut; what it holds was read")
+    if text.facts.get("kernel") is False:
+        notes.append("what the kernel did is left out: this user may not look into it (kernel.perf_event_paranoid)")
     if text.lost:
         notes.append(f"{text.lost} samples were lost: the machine was too busy for perf to fetch them")
     if text.malformed:

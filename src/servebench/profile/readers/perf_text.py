@@ -111,7 +111,9 @@ class PerfText:
             self.facts[_HEADERS[title]] = value.strip()
         event = _EVENT.match(line)
         if event is not None and not event[1].startswith("dummy"):
-            self.facts.setdefault("event", event[1].partition(":")[0])
+            name, _, modifiers = event[1].partition(":")
+            self.facts.setdefault("event", name)
+            self.facts.setdefault("kernel", "u" not in modifiers)
             self.facts.setdefault("frequency", int(event[2]))
         reference = _REFERENCE.match(line)
         if reference is not None:

@@ -14,7 +14,7 @@ from servebench.clock import Anchor
 from servebench.errors import UsageError, did_you_mean
 from servebench.profile.flame_graph import flame_svg
 from servebench.profile.modules import PYTHON, interpreter_of
-from servebench.profile.perf_program import environment, find_perf, perf_version, refusal
+from servebench.profile.perf_program import GONE, environment, find_perf, perf_version, refusal
 from servebench.profile.readers.perf_script import read_perf
 from servebench.profile.server import Server
 from servebench.profile.stacks import Stacks
@@ -96,6 +96,14 @@ class PerfTool(Tool):
         self._living()
 
     def start(self, window: str, folder: Path, bounds: Bounds) -> None:
+        try:
+            self._begin(folder, bounds)
+        except ProfileError as error:
+            if GONE not in str(error):
+                raise
+            self._begin(folder, bounds)  # for one that ended while perf attached to it, perf refuses them all
+
+    def _begin(self, folder: Path, bounds: Bounds) -> None:
         pids = self._living()
         program = self._program or find_perf()
         target = ["-o", str(folder / DATA), "-p", ",".join(map(str, pids))]
@@ -119,6 +127,12 @@ class PerfTool(Tool):
         if counter is not None:
             _stop_counting(counter)
         recorder.stop()
+
+    def close(self) -> None:
+        for run in (self._recorder, self._counter_run):
+            if run is not None:
+                run.kill()
+        self._recorder = self._counter_run = self._current = None
 
     def collect(self, folder: Path) -> dict[str, Any]:
         capture = self._captures.get(folder)
