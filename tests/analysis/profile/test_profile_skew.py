@@ -85,3 +85,24 @@ def test_eight_devices() -> None:
     assert found is not None
     assert found["last"] == {"device": 5, "share": 1}
     assert (found["collectives"], found["p50_us"]) == (10, 2)
+
+
+def test_replicas_of_two_devices_each_are_two_groups() -> None:
+    drawn = Drawn()
+    for number in range(20):
+        for device, at in enumerate((0, 1_000, 30_000, 33_000)):
+            start = 100_000 * number + at
+            drawn.collective(ALL_REDUCE, start, 100_000 * number + (10_000 if device < 2 else 40_000), device=device)
+    found = rank_skew(drawn.timeline(), 0, END)
+    assert found is not None
+    assert (found["collectives"], found["p50_us"], found["p99_us"], found["max_us"]) == (40, 1, 3, 3)
+    assert found["last"]["share"] == 0.5
+
+
+def test_stages_of_a_pipeline_are_no_group() -> None:
+    drawn = Drawn()
+    for number in range(5):
+        for device in (0, 1):
+            start = 100_000 * number + 50_000 * device
+            drawn.collective("ncclDevKernel_SendRecv", start, start + 5_000, device=device)
+    assert rank_skew(drawn.timeline(), 0, END) is None

@@ -15,7 +15,7 @@ Grid = NDArray[np.int64]  # (devices, collectives)
 
 
 class Joint(NamedTuple):
-    """Collectives of one name on several devices.
+    """Collectives of one name and one group of devices.
 
     Attributes:
         devices: int64, in ascending order.
@@ -30,7 +30,9 @@ def rank_skew(timeline: Timeline, start: int, end: int) -> dict[str, Any] | None
     """The `skew` section; None where no collective ran on more than one device within [start, end).
 
     The k-th collective of a name on one device is taken for the k-th of that name on the others, counted from where all
-    of them were captured. `last.share` is the part of the collectives to which that device came last, and alone so.
+    of them were captured. Devices whose parts mostly share no instant are no group (they serve other replicas, or other
+    stages of a pipeline), for nobody leaves a collective before all have come to it. `last.share` is the part of the
+    collectives to which that device came last, and alone so.
     """
     joints = [_within(joint, start, end) for joint in _joints(timeline)]
     joints = [joint for joint in joints if joint.starts.shape[1]]
@@ -47,36 +49,50 @@ def rank_skew(timeline: Timeline, start: int, end: int) -> dict[str, Any] | None
 
 
 def _joints(timeline: Timeline) -> list[Joint]:
-    """The collectives of each name that more than one device has."""
+    """The collectives of each name and group of devices."""
     rows = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     rows = rows[timeline.end[rows] > timeline.start[rows]]
     name = timeline.name[rows]
-    found = [_joint(timeline, rows[name == each]) for each in np.unique(name)]
-    return [joint for joint in found if joint is not None]
+    return [joint for each in np.unique(name) for joint in _joints_of(timeline, rows[name == each])]
 
 
-def _joint(timeline: Timeline, rows: Ints) -> Joint | None:
-    """The collectives of one name: matched as counted, or from where all devices were captured, if that fits better."""
-    devices = np.unique(timeline.device[rows]).astype(np.int64)
-    if devices.size < 2:
-        return None
-    parts = [rows[timeline.device[rows] == device] for device in devices]
-    # A collective ends nowhere before all have come to it: what had ended when the last device came to its first was
-    # another one, which the capture of that device does not have.
+def _joints_of(timeline: Timeline, rows: Ints) -> list[Joint]:
+    """The collectives of one name: devices are grouped by whom they share instants with."""
+    groups: list[list[Ints]] = []
+    for device in np.unique(timeline.device[rows]):
+        part = rows[timeline.device[rows] == device]
+        group = next((group for group in groups if _are_together(timeline, [group[0], part])), None)
+        groups.append([part]) if group is None else group.append(part)
+    return [_joint(timeline, group) for group in groups if len(group) > 1]
+
+
+def _joint(timeline: Timeline, parts: list[Ints]) -> Joint:
+    devices = np.array([timeline.device[part[0]] for part in parts], np.int64)
+    return Joint(devices, timeline.start[_matched(timeline, parts)])
+
+
+def _are_together(timeline: Timeline, parts: list[Ints]) -> bool:
+    rows = _matched(timeline, parts)
+    shared = timeline.start[rows].max(axis=0) < timeline.end[rows].min(axis=0)
+    return 2 * int(np.count_nonzero(shared)) > int(shared.size)
+
+
+def _matched(timeline: Timeline, parts: list[Ints]) -> Grid:
+    """Rows of the same collectives: as counted, or counted from where all devices were captured if that fits better."""
+    # what had ended when the last device came to its first collective was one that the capture of that device lacks
     joined = max(int(timeline.start[part[0]]) for part in parts)
-    late = [part[timeline.end[part] > joined] for part in parts]
-    counted, trimmed = _grid(timeline, parts), _grid(timeline, late)
-    better = trimmed.shape[1] > 0 and _typical_spread(trimmed) < _typical_spread(counted)
-    return Joint(devices, trimmed if better else counted)
+    counted, trimmed = _grid(parts), _grid([part[timeline.end[part] > joined] for part in parts])
+    better = trimmed.size > 0 and _typical_spread(timeline, trimmed) < _typical_spread(timeline, counted)
+    return trimmed if better else counted
 
 
-def _grid(timeline: Timeline, parts: list[Ints]) -> Grid:
+def _grid(parts: list[Ints]) -> Grid:
     common = min(part.size for part in parts)
-    return np.stack([timeline.start[part[:common]] for part in parts])
+    return np.stack([part[:common] for part in parts])
 
 
-def _typical_spread(starts: Grid) -> int:
-    return at_rank(np.ptp(starts, axis=0), P50)
+def _typical_spread(timeline: Timeline, rows: Grid) -> int:
+    return at_rank(np.ptp(timeline.start[rows], axis=0), P50)
 
 
 def _within(joint: Joint, start: int, end: int) -> Joint:
