@@ -14,13 +14,17 @@ US = 1_000_000  # ps
 
 @dataclass
 class Event:
-    """One event: its name, start and duration in us after the line's instant, statistics by name."""
+    """One event: its name, start and duration in us after the line's instant, statistics by name.
+
+    One that stands for several (`occurrences`) has no start.
+    """
 
     name: str
     start_us: float
     us: float
     stats: dict[str, int | str] = field(default_factory=dict)
     display: str = ""
+    occurrences: int = 0
 
 
 def write_space(
@@ -63,13 +67,14 @@ def _plane(name: str, lines: dict[str, list[Event]], timestamp: int, stats: dict
 def _line(
     name: str, happened: list[Event], timestamp: int, events: dict[tuple[str, str], int], kinds: dict[str, int]
 ) -> bytes:
-    line = encoded(1, 2**62 + 5) + encoded(2, name) + encoded(3, timestamp)
+    pieces = [encoded(1, 2**62 + 5) + encoded(2, name) + encoded(3, timestamp)]
     for each in happened:
         number = events.setdefault((each.name, each.display), len(events) + 1)
-        event = encoded(1, number) + encoded(2, round(each.start_us * US)) + encoded(3, round(each.us * US))
+        when = encoded(5, each.occurrences) if each.occurrences else encoded(2, round(each.start_us * US))
+        event = encoded(1, number) + when + encoded(3, round(each.us * US))
         event += b"".join(encoded(4, _stat(key, value, kinds)) for key, value in each.stats.items())
-        line += encoded(4, event)
-    return line
+        pieces.append(encoded(4, event))
+    return b"".join(pieces)
 
 
 def _stat(key: str, value: int | str, kinds: dict[str, int]) -> bytes:

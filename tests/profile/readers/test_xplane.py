@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from servebench.profile.readers.xplane import read_xplane
 from servebench.profile.timeline import NONE, Kind, Timeline
@@ -124,6 +127,18 @@ def test_instants_since_1970_and_since_the_start_of_the_capture_agree(tmp_path: 
     assert relative.alignment.residual_ns is None and relative.alignment.reason
 
 
+def test_aggregates_are_left_out_with_their_statistics(tmp_path: Path) -> None:
+    events = [
+        Event("many", 0, 500, {"step_num": 9}, occurrences=3),
+        Event("PjitFunction(step)", 10, 20),
+        Event("serve", 50, 100, {"step_num": 1}),
+    ]
+    timeline = read_xplane(write_space(tmp_path / "a.xplane.pb", {"/host:CPU": {"python": events}}))
+    assert rows(timeline, Kind.OPERATOR) == [("PjitFunction(step)", 10, 20)]
+    assert rows(timeline, Kind.RANGE) == [("serve", 50, 100)]
+    assert timeline.notes == ("1 markers and aggregates left out",)
+
+
 def test_without_the_start_of_the_capture_the_clock_is_not_known(tmp_path: Path) -> None:
     timeline = read_xplane(write_space(tmp_path / "a.xplane.pb", CPU, environment=False))
     assert timeline.alignment is None
@@ -159,3 +174,15 @@ def test_a_foreign_file_is_an_error(tmp_path: Path, content: bytes) -> None:
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="No such file"):
         read_xplane(tmp_path / "none")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damage_is_an_error_or_passes_unseen(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
+    path = write_space(tmp_path / "a.xplane.pb", {**CPU, **GPU})
+    data = bytearray(path.read_bytes())
+    for at, byte in damage:
+        data[at % len(data)] = byte
+    path.write_bytes(data)
+    with suppress(ProfileError):
+        assert (read_xplane(path).end >= read_xplane(path).start).all()

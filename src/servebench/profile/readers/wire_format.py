@@ -40,7 +40,7 @@ def scan(data: bytes | memoryview) -> Iterator[tuple[int, Value]]:
         raise ValueError("the message is cut short") from None
 
 
-def varint(view: memoryview, at: int) -> tuple[int, int]:
+def varint(view: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the base-128 number at `at`, and where it ends. Raises IndexError at the end of the view."""
     byte = view[at]
     if byte < 0x80:  # most are this short

@@ -54,9 +54,12 @@ def read_xplane(path: Path) -> Timeline:
         ProfileError: the file cannot be read, or is no XSpace.
     """
     try:
-        space = read_space(path, WANTED)
-    except (OSError, ValueError) as error:
+        return _timeline(read_space(path, WANTED))
+    except (OSError, ValueError, OverflowError) as error:
         raise ProfileError(f"{path} cannot be read as a profile of XLA: {error}") from None
+
+
+def _timeline(space: Space) -> Timeline:
     capture = _Capture(_environment(space))
     for plane in space.planes:
         device = _DEVICE.match(plane.name)
@@ -72,7 +75,7 @@ def read_xplane(path: Path) -> Timeline:
 class _Capture:
     """The rows so far: columns, a piece for each line."""
 
-    environment: dict[str, Any]
+    environment: dict[str, int]
     pieces: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
@@ -123,9 +126,10 @@ class _Capture:
         return np.array(numbers, np.int32)[inverse]
 
 
-def _environment(space: Space) -> dict[str, Any]:
+def _environment(space: Space) -> dict[str, int]:
     """When the capture began and ended, in ns since 1970, as the profiler's server wrote it."""
-    return next((plane.stats for plane in space.planes if plane.name == "Task Environment"), {})
+    stats = next((plane.stats for plane in space.planes if plane.name == "Task Environment"), {})
+    return {key: int(stats[key]) for key in ("profile_start_time", "profile_stop_time") if key in stats}
 
 
 def _add_device(capture: _Capture, plane: Plane, device: int) -> None:

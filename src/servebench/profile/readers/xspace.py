@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.profile.readers.wire_format import BYTES, Value, double, scan, signed, text
+from servebench.profile.readers.wire_format import BYTES, Value, double, scan, signed, text, varint
 
 Ints = NDArray[np.int64]
 Scalar = int | float | str
 EMPTY = memoryview(b"")
+_INTEGERS = (0x18, 0x20, 0x38)  # keys of uint64_value, int64_value and ref_value
+_REFERENCE = 0x38
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,31 +155,38 @@ class _Events:
         at, end = 0, len(data)
         while at < end:
             key = data[at]
-            value, shift, at = 0, 0, at + 1
-            while data[at] >= 0x80:
-                value |= (data[at] & 0x7F) << shift
-                shift += 7
-                at += 1
-            value |= data[at] << shift
-            at += 1
+            value, at = varint(data, at + 1)
             if key & 7 == BYTES:
                 if key >> 3 == 4:
-                    self._add_stat(memoryview(data)[at : at + value])
+                    self._add_stat(data, at, at + value)
                 at += value
             elif key >> 3 < len(values):
                 values[key >> 3] = value
         if values[5]:
             self.aggregates += 1
+            for found in self.stats.values():
+                found.pop(len(self.rows), None)
         else:
             self.rows.append((values[1], signed(values[2]), signed(values[3])))
 
-    def _add_stat(self, data: memoryview) -> None:
-        # field 1, the kind, comes first; most kinds have ids below 128, and most are not wanted
-        if data[0] == 0x08 and data[1] < 0x80 and data[1] not in self._wanted:
-            return
-        kind, value = _stat(data, self._kinds)
+    def _add_stat(self, data: bytes, at: int, end: int) -> None:
+        """Add an XStat; nearly all are a short id (field 1) and then an integer or a reference, and are not wanted."""
+        number = data[at + 1]
+        if data[at] == 0x08 and number < 0x80:
+            kind = self._wanted.get(number)
+            if kind is None:
+                return
+            if data[at + 2] in _INTEGERS:
+                value, _ = varint(data, at + 3)
+                referred = data[at + 2] == _REFERENCE
+                self._keep(kind, self._kinds.get(value, "") if referred else signed(value))
+                return
+        kind, decoded = _stat(memoryview(data)[at:end], self._kinds)
         if kind in self._wanted.values():
-            self.stats.setdefault(kind, {})[len(self.rows)] = value
+            self._keep(kind, decoded)
+
+    def _keep(self, kind: str, value: Scalar) -> None:
+        self.stats.setdefault(kind, {})[len(self.rows)] = value
 
 
 def _stat(data: memoryview, kinds: dict[int, str]) -> tuple[str, Scalar]:
