@@ -97,6 +97,19 @@ def test_the_thread_that_works_most_is_the_one_within_the_steps() -> None:
     assert found.thread == THREAD
 
 
+def test_a_thread_counts_within_the_steps_of_its_own_process() -> None:
+    made = Made()
+    made.range(vllm(0, 0, 4), 0, 10, process=1)
+    made.range(vllm(0, 0, 4), 20, 30, process=2)
+    made.operator("early", 0, 9, process=2)  # in the other's step only
+    made.operator("late", 21, 23, process=2)
+    made.operator("mine", 4, 5, process=1)
+    found = operators_of(made)
+    assert figures(found) == {"late": (1, 2, 2)}
+    assert found is not None
+    assert (found.process, found.within.total) == (2, 10 * MS)
+
+
 def test_there_are_none_without_operators() -> None:
     made = Made()
     made.range(vllm(0, 0, 4), 0, 10)

@@ -39,15 +39,20 @@ class Operators:
 
 
 def find_operators(timeline: Timeline, steps: Steps, start: int, end: int) -> Operators | None:
-    """The operators within [start, end), and within the steps where there are any; None without any operator."""
+    """The operators of the thread that spends the most time in operators; the lowest ids where several tie.
+
+    Only time within [start, end) counts, and within the steps where there are any; None where no operator has any.
+    """
     rows = np.flatnonzero(timeline.of_kind(Kind.OPERATOR) & (timeline.start < end) & (timeline.end > start))
-    within = _within(steps, start, end)
-    if not rows.size or (rows := _busiest(timeline, rows, within)).size == 0:
-        return None
-    process = int(timeline.process[rows[0]])
-    if process in steps.process:
-        within = intersect(within, steps.spans(process))
-    return _by_name(timeline, rows, within)
+    key = (timeline.process[rows].astype(np.int64) << 32) + timeline.thread[rows]
+    best, most = None, 0
+    for each in np.unique(key):
+        mine = rows[key == each]
+        within = _within(steps, int(timeline.process[mine[0]]), start, end)
+        time = intersect(union(timeline.start[mine], timeline.end[mine]), within).total
+        if time > most:
+            best, most = (mine, within), time
+    return None if best is None else _by_name(timeline, *best)
 
 
 def describe(found: Operators | None) -> dict[str, Any] | None:
@@ -78,21 +83,11 @@ def describe(found: Operators | None) -> dict[str, Any] | None:
     }
 
 
-def _within(steps: Steps, start: int, end: int) -> Spans:
-    whole = Spans(np.array([start], np.int64), np.array([end], np.int64))
-    return clip(steps.spans(), start, end) if len(steps) else whole
-
-
-def _busiest(timeline: Timeline, rows: Ints, within: Spans) -> Ints:
-    """Rows of the thread that spends the most time in operators within the spans; the lowest ids where they tie."""
-    key = (timeline.process[rows].astype(np.int64) << 32) + timeline.thread[rows]
-    best, most = rows[:0], 0
-    for each in np.unique(key):
-        mine = rows[key == each]
-        spans = intersect(union(timeline.start[mine], timeline.end[mine]), within)
-        if spans.total > most:
-            best, most = mine, spans.total
-    return best
+def _within(steps: Steps, process: int, start: int, end: int) -> Spans:
+    """The time that counts for a thread of a process: its own steps, else those of others, else the whole window."""
+    if not len(steps):
+        return Spans(np.array([start], np.int64), np.array([end], np.int64))
+    return clip(steps.spans(process if process in steps.process else None), start, end)
 
 
 def _by_name(timeline: Timeline, rows: Ints, within: Spans) -> Operators:
