@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from servebench.run import RunOptions, run
 from step_tool import StepTool
 
 LOAD = {"poisson": "15/s", "duration": "3s", "warmup": "500ms", "drain": "3s"}
+BRIEF = {"constant": "20/s", "requests": 20, "drain": "3s"}
 LENGTHS = {"input_tokens": {"uniform": {"min": 200, "max": 900}}, "output_tokens": 20}
 STEP = re.compile(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\(\d+\)")
 
@@ -43,12 +46,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         yield sim.url, log
 
 
-def profiled(engine: tuple[str, Path], out: Path, windows: str, **more: Any) -> Result:
+def profiled(engine: tuple[str, Path], out: Path, windows: str, load: Any = BRIEF, **more: Any) -> Result:
     """A run with windows; `more` are fields of the request."""
     url, log = engine
     request = ProfileRequest("steps", parse_windows([windows]), settings={"log": str(log)}, **more)
     out.parent.mkdir(exist_ok=True)
-    base = scenario(out.parent, LOAD, workload=LENGTHS)
+    base = scenario(out.parent, load, workload=LENGTHS)
     return Result.of(run(base, RunOptions(endpoint=url, out=out, workers=1, telemetry=False, profile=request)))
 
 
@@ -60,7 +63,7 @@ def window(result: Result, name: str) -> dict[str, Any]:
 def whole(engine: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("servebench.run.profiling.make_tool", lambda name, folder, settings: StepTool(folder, settings))
-        return profiled(engine, tmp_path_factory.mktemp("whole") / "run", "prefill,decode,mixed")
+        return profiled(engine, tmp_path_factory.mktemp("whole") / "run", "prefill,decode,mixed", LOAD)
 
 
 class TestWindows:
@@ -121,11 +124,11 @@ class TestBounds:
         assert told["stop_asked_ns"] - told["start_ns"] < 10e9
 
     def test_a_range_begins_and_ends_by_the_clock_of_its_load(self, engine: tuple[str, Path], tmp_path: Path) -> None:
-        result = profiled(engine, tmp_path / "run", "1s..1.5s")
-        told = window(result, "at-1s-1.5s")
-        zero = RunDir.open(result.rundir.path / "profile" / "at-1s-1.5s" / "captured").manifest["phases"]["start_ns"]
-        assert (told["start_ns"] - zero) / 1e9 == pytest.approx(1.0, abs=0.3)
-        assert (told["stop_asked_ns"] - told["start_ns"]) / 1e9 == pytest.approx(0.5, abs=0.2)
+        result = profiled(engine, tmp_path / "run", "400ms..600ms")
+        told = window(result, "at-0.4s-0.6s")
+        zero = RunDir.open(result.rundir.path / "profile" / "at-0.4s-0.6s" / "captured").manifest["phases"]["start_ns"]
+        assert (told["start_ns"] - zero) / 1e9 == pytest.approx(0.4, abs=0.2)
+        assert (told["stop_asked_ns"] - told["start_ns"]) / 1e9 == pytest.approx(0.2, abs=0.15)
 
     def test_a_window_that_is_never_armed_says_what_was_seen(self, engine: tuple[str, Path], tmp_path: Path) -> None:
         result = profiled(engine, tmp_path / "run", "9s..10s")
@@ -137,12 +140,14 @@ class TestBounds:
         assert "start at-9s-10s" not in StepTool.calls
 
 
+NAME = "at-0.1s-0.2s"
+
+
 class TestFailures:
     @pytest.mark.parametrize(
         ("method", "error", "says"),
         [
             ("start", ProfileError("HTTP 404: no such route"), "HTTP 404: no such route"),
-            ("stop", ProfileError("it did not stop within 5 s"), "it did not stop within 5 s"),
             ("collect", ProfileError("it has written no file"), "it has written no file"),
             (
                 "collect",
@@ -161,13 +166,25 @@ class TestFailures:
         self, engine: tuple[str, Path], tmp_path: Path, method: str, error: Exception, says: str
     ) -> None:
         StepTool.failing[method] = error
-        result = profiled(engine, tmp_path / "run", "decode")
-        assert window(result, "decode")["reason"] == says
-        assert result.rundir.manifest["profile"]["windows"] == [{"name": "decode", "status": "failed", "reason": says}]
+        result = profiled(engine, tmp_path / "run", "100ms..200ms")
+        assert window(result, NAME)["reason"] == says
+        assert result.rundir.manifest["profile"]["windows"] == [{"name": NAME, "status": "failed", "reason": says}]
         [found] = result.summary["profile"]["windows"]
         assert (found["empty"], found["reason"]) == (True, says)
         assert result.summary["outcomes"]["ok"] == result.summary["outcomes"]["planned"]
         assert result.rundir.manifest["status"] == "complete"
+
+    def test_what_a_profiler_that_never_stopped_has_stored_is_still_read(
+        self, engine: tuple[str, Path], tmp_path: Path
+    ) -> None:
+        StepTool.failing["stop"] = ProfileError("it did not stop within 5 s")
+        result = profiled(engine, tmp_path / "run", "100ms..200ms")
+        told = window(result, NAME)
+        assert (told["reason"], told["stop_ns"]) == ("it did not stop within 5 s", None)
+        [found] = result.summary["profile"]["windows"]
+        assert not found["empty"]
+        assert "it did not stop within 5 s" in found["notes"]
+        assert found["steps"]["kinds"]
 
     def test_a_profiler_that_is_not_there_is_told_before_anything_is_run(
         self, engine: tuple[str, Path], tmp_path: Path
@@ -192,14 +209,14 @@ class TestFailures:
 
             class Deadly(StepTool):
                 def start(self, window: str, folder: Path, bounds: Any) -> None:
-                    sim.kill()
+                    os.kill(sim.pid, signal.SIGKILL)
                     super().start(window, folder, bounds)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
                     "servebench.run.profiling.make_tool", lambda n, folder, settings: Deadly(folder, settings)
                 )
-                result = profiled((sim.url, log), tmp_path / "run", "decode,mixed")
+                result = profiled((sim.url, log), tmp_path / "run", "100ms..200ms,300ms..400ms")
         assert result.summary["outcomes"]["ok"] == result.summary["outcomes"]["planned"]
-        assert "cannot" in window(result, "mixed")["reason"]
+        assert "connection refused" in window(result, "at-0.3s-0.4s")["reason"]
         assert time.monotonic() - before < 60

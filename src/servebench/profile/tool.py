@@ -91,6 +91,9 @@ class Tool(ABC):
     def stop(self) -> None:
         """End the capture that `start` began; returns when the tool says that it is stored, or will be at the end."""
 
+    def close(self) -> None:
+        """The server has ended, or is left to its owner: leave nothing behind that only mattered while it ran."""
+
     @abstractmethod
     def collect(self, folder: Path) -> dict[str, Any]:
         """Turn what lies in a window's folder into `TIMELINE` (or `STACKS` and `FLAME_GRAPH`), once it is complete.

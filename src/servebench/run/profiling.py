@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,9 @@ from servebench.run.watching import Instants, StepCounter, Watch
 if TYPE_CHECKING:
     from servebench.dispatch.conductor import Interrupts
     from servebench.record.rundir import RunDir
-    from servebench.run.options import RunOptions
+    from servebench.run.execution import Execution
     from servebench.run.target import Target
     from servebench.scenario.schema import Scenario
-    from servebench.workload.plan import Plan
 
 SCHEMA = 1
 FOLDER = "profile"
@@ -49,24 +48,7 @@ class Within:
     profile: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Occasion:
-    """The run that the windows belong to, its own load done and stored.
-
-    Attributes:
-        run: `servebench.run.run`, given here since this module is imported by it.
-        plan: of the scenario.
-        max_model_len: the server's context, tokens; None where it does not say.
-    """
-
-    run: Callable[..., RunDir]
-    scenario: Scenario
-    options: RunOptions
-    plan: Plan
-    target: Target
-    max_model_len: int | None
-    interrupts: Interrupts
-    observer: Observer
+Runner = Callable[..., "RunDir"]  # `run`, handed over since it imports this module
 
 
 class Profiling:
@@ -93,13 +75,16 @@ class Profiling:
         mark = {"tool": self._tool.name, "version": self._version, "settings": self._tool.settings}
         return {**mark, "window": window} if window else {**mark, "windows": []}
 
-    def attach(self, scenario: Scenario, options: RunOptions, target: Target) -> None:
+    def attach(self, execution: Execution, target: Target) -> None:
         """Make sure, before any load, that the server can be captured. Raises UsageError when it cannot."""
+        from servebench.engine.reach import is_loopback
+
+        self._loopback = is_loopback(target.url)
         self._server = Server(
             url=target.url,
             engine=(target.server or {}).get("engine", "unknown"),
             pid=target.pid if target.pid is not None else _listener(target.url),
-            client=lambda timeout: client_for(scenario, options, target.url, timeout),
+            client=lambda timeout: client_for(execution.scenario, execution.options, target.url, timeout),
             log_path=self._rundir.log_path("server") if target.server else None,
             ours=target.server is not None,
         )
@@ -108,27 +93,28 @@ class Profiling:
         except ProfileError as error:
             raise UsageError(f"{self._tool.name} cannot capture this server: {error}") from error
 
-    def capture(self, occasion: Occasion) -> None:
+    def capture(self, run: Runner, execution: Execution) -> None:
         """Capture each window. What goes wrong with one is written into it; the run's own results are safe already."""
-        seen = _seen(self._rundir, occasion.max_model_len)
+        seen = _seen(execution)
         for window in self._windows:
             bounds = window.bounds(self._request.bounds(self._tool.bounds))
-            if occasion.interrupts.count:
+            if execution.interrupts.count:
                 self._note(window, bounds, Instants(), NOT_REACHED)
             else:
-                self._one(occasion, window, bounds, seen)
+                self._one(run, execution, window, bounds, seen)
 
-    def _one(self, occasion: Occasion, window: Window, bounds: Bounds, seen: Seen) -> None:
-        folder = self._folder(window)
+    def _one(self, run: Runner, execution: Execution, window: Window, bounds: Bounds, seen: Seen) -> None:
+        assert execution.plan is not None
+        folder, observer = self._folder(window), execution.observer
         concurrency = decoding_requests(self._request.concurrency, seen)
         steps = StepCounter(self._server)
-        watch = Watch(occasion.observer, window, self._tool, folder, bounds, concurrency, steps)
+        watch = Watch(observer, window, self._tool, folder, bounds, concurrency, steps)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            load = load_of(window, occasion.scenario, occasion.plan, bounds, concurrency, seen)
+            load = load_of(window, execution.scenario, execution.plan, bounds, concurrency, seen)
             if window.is_isolating:
-                self._run(occasion, window, load, "plain", _Plain(occasion.observer, window))
-            self._run(occasion, window, load, "captured", watch)
+                self._run(run, execution, window, load, "plain", _Plain(observer, window))
+            self._run(run, execution, window, load, "captured", watch)
         except ServebenchError as error:
             watch.reason = watch.reason or str(error)
         except OSError as error:
@@ -137,11 +123,14 @@ class Profiling:
             steps.close()
             self._note(window, bounds, watch.instants, watch.reason)
 
-    def _run(self, occasion: Occasion, window: Window, load: Scenario, name: str, observer: Observer) -> None:
-        options = replace(occasion.options, endpoint=occasion.target.url, out=self._folder(window) / name)
+    def _run(
+        self, run: Runner, execution: Execution, window: Window, load: Scenario, name: str, observer: Observer
+    ) -> None:
+        assert execution.target is not None
+        options = replace(execution.options, endpoint=execution.target.url, out=self._folder(window) / name)
         options = replace(options, profile=None, probes=0, reset_caches=False, keep_raw=False)
-        within = Within(occasion.target, occasion.interrupts, self._mark(window.name))
-        rundir = occasion.run(load, options, observer, within=within)
+        within = Within(execution.target, execution.interrupts, self._mark(window.name))
+        rundir = run(load, options, observer, within=within)
         if rundir.manifest["status"] == "interrupted":
             raise ServebenchError(NOT_REACHED)
 
@@ -164,6 +153,10 @@ class Profiling:
             "facts": {},
         }
 
+    def close(self) -> None:
+        """Let the tool go, once the server has ended; also when the run came to nothing."""
+        self._tool.close()
+
     def collect(self, observer: Observer) -> None:
         """Turn what the tool left into timelines, and write what became of each window."""
         for name, document in self._documents.items():
@@ -185,7 +178,7 @@ class Profiling:
     def _read(self, folder: Path, document: dict[str, Any]) -> None:
         try:
             document["facts"] = self._tool.collect(folder)
-            _align(folder, document)
+            _align(folder, document, self._loopback)
         except (ProfileError, ValueError) as error:
             document["reason"] = document["reason"] or str(error)
         except OSError as error:
@@ -202,17 +195,18 @@ class _Plain(Observer):
         self._outer.status(f"window {self._name}, first without the capture: {text}")
 
 
-def _seen(rundir: RunDir, max_model_len: int | None) -> Seen:
+def _seen(execution: Execution) -> Seen:
     """What the run's own load has shown."""
     from servebench.analysis.data import load
     from servebench.analysis.facts import gather
 
-    found = gather(load(rundir))
+    assert execution.facts is not None
+    found = gather(load(execution.rundir))
     itl, window = found.metrics["itl"].at("p50"), found.window
     return Seen(
         decoding=found.steps["decode_concurrency"].mean(window.warmup_end, window.throughput_end),
         itl_s=None if itl is None else itl / 1e9,
-        max_model_len=max_model_len,
+        max_model_len=execution.facts.max_model_len,
     )
 
 
@@ -226,9 +220,10 @@ def _listener(url: str) -> int | None:
     return found[0] if found else None
 
 
-def _align(folder: Path, document: dict[str, Any]) -> None:
+def _align(folder: Path, document: Mapping[str, Any], loopback: bool) -> None:
     """Bound the clock of a window's timeline by the client's own stamps of the same seconds."""
     from servebench.analysis.profile.alignment import align
+    from servebench.analysis.profile.stepping import find_steps
     from servebench.profile.timeline import Timeline
     from servebench.record.rundir import RunDir
 
@@ -236,4 +231,14 @@ def _align(folder: Path, document: dict[str, Any]) -> None:
         return
     arrivals = RunDir.open(folder / "captured").chunks()["arrival_ns"].to_numpy()
     timeline = Timeline.read(folder / TIMELINE)
-    align(timeline, arrivals).write(folder / TIMELINE)
+    aligned = align(
+        timeline,
+        arrivals,
+        loopback=loopback,
+        step_ends=find_steps(timeline, *timeline.span).until,
+        bracket=(document["start_asked_ns"], document["stop_ns"] or document["stop_asked_ns"]),
+    )
+    known = timeline.alignment.residual_ns if timeline.alignment else None
+    found = aligned.alignment.residual_ns if aligned.alignment else None
+    if found is not None and (known is None or found < known):
+        aligned.write(folder / TIMELINE)

@@ -14,8 +14,7 @@ class StepLog:
     """Writes one JSON line a step: `start_ns`, `end_ns`, `prefill_tokens`, `decode_sequences`, `waiting`.
 
     Instants are CLOCK_REALTIME, of the step as the engine planned it; `waiting` are the requests that had arrived and
-    were not in the batch when it ended. Lines are written in blocks, at least once a second while there are steps, and
-    at the close.
+    were not in the batch when it ended. Each line is there as soon as its step is over.
 
     Args:
         path: the file; replaced.
@@ -25,7 +24,7 @@ class StepLog:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("w", buffering=1 << 16, encoding="ascii")  # noqa: SIM115  closed by `close`
+        self._file = Path(path).open("w", buffering=1, encoding="ascii")  # noqa: SIM115  closed by `close`
         self._anchored = float("-inf")
         self._ahead = 0
 
@@ -34,7 +33,6 @@ class StepLog:
         if end - self._anchored > ANCHOR_EVERY_S:
             anchor = Anchor.now()
             self._anchored, self._ahead = end, anchor.realtime_ns - anchor.monotonic_ns
-            self._file.flush()
         self._file.write(
             f'{{"start_ns":{round(start * 1e9) + self._ahead},"end_ns":{round(end * 1e9) + self._ahead},'
             f'"prefill_tokens":{step.prefill_tokens},"decode_sequences":{step.decode_sequences},"waiting":{waiting}}}\n'
