@@ -119,7 +119,7 @@ def few(kernels: int) -> NsysFile:
     layers = [f"void layer_{number}<__nv_bfloat16, {number}>(float*)" for number in range(LAYERS)]
     strings = {name: number for number, name in enumerate([COLLECTIVE, *layers, LAUNCH], start=1)}
     file = NsysFile("3.13", strings=strings, correlations=Counter(dict.fromkeys(PIDS, kernels)))
-    file.kernel(COLLECTIVE, 0, 1_000, pid=PIDS[0], launch=(0, 500), api=LAUNCH)
+    file.kernel(COLLECTIVE, 999_980_000, 999_985_000, pid=PIDS[0], launch=(999_970_000, 999_971_000), api=LAUNCH)
     for step in range(kernels // 2 // STEP):
         for device, pid in enumerate(PIDS):
             at = 1_000_000_000 + step * 11_000_000
