@@ -153,9 +153,7 @@ def test_without_a_gpu_and_without_ncu_both_are_asked_for(tmp_path: Path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(cuda_program, "has_gpu", lambda: False)
     monkeypatch.setattr(cuda_program.glob, "glob", lambda pattern: [])
-    needs = (
-        r"needs an NVIDIA GPU and Nsight Compute \(ncu, .*on PATH.*: no NVIDIA driver is loaded and ncu is neither on"
-    )
+    needs = r"ncu needs an NVIDIA GPU and Nsight Compute .*on PATH.*: no NVIDIA driver is loaded and ncu is neither on"
     with pytest.raises(UsageError, match=needs):
         NcuTool(tmp_path, {"kernel": "gemm"}).check()
 
@@ -222,6 +220,9 @@ def test_the_table_is_written_when_the_server_has_ended(tmp_path: Path, ncu: Pat
         assert process.stdout.readline() == b"up\n"
         process.terminate()
         assert process.wait(20) == 0
+    assert (folder / "ncu-server.pid").is_file()
+    tool.close()
+    assert not (folder / "ncu-server.pid").exists()
     ncu.write_text("#!/bin/sh\necho Version 1\n")
     assert len(tool.collect(tmp_path)["kernel_replay"]["rows"]) == 1
 

@@ -136,6 +136,17 @@ def test_a_capture_that_ends_at_once_says_so(tmp_path: Path) -> None:
             tool.start("decode", tmp_path, Bounds())
 
 
+def test_closing_ends_a_capture_that_was_never_stopped(tmp_path: Path) -> None:
+    with service(tmp_path, STEPS) as (port, handler):
+        tool = XprofTool(tmp_path, {"port": str(port)})
+        tool.start("decode", tmp_path, Bounds())
+        tool.close()
+        tool.close()
+        with pytest.raises(ProfileError, match="no capture runs"):
+            tool.stop()
+        handler.terminated.set()
+
+
 def test_a_profiler_that_never_stops_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xprof, "STORED_S", 0.2)
     release = threading.Event()

@@ -45,7 +45,7 @@ class CudaProgram:
             missing.append(f"{self.name} is neither on PATH nor in the usual places")
         if path is None or missing:
             raise UsageError(
-                f"needs an NVIDIA GPU and {self.title} ({self.name}, of the CUDA toolkit) on PATH, on the machine that "
+                f"{self.name} needs an NVIDIA GPU and {self.title} (of the CUDA toolkit) on PATH, on the machine that "
                 f"runs the server: {' and '.join(missing)}"
             )
         return path

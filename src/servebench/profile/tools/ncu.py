@@ -63,7 +63,7 @@ class NcuTool(Tool):
     def launch(self) -> Launch:
         self.folder.mkdir(parents=True, exist_ok=True)
         return Launch(
-            prefix=around(NCU.find(), self.arguments(), self.folder / "ncu-server.pid"),
+            prefix=around(NCU.find(), self.arguments(), self._pid_file),
             flags={"profiler-config.profiler": "cuda"} if self._in_window else {},
             env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
             after_exit=True,
@@ -87,6 +87,10 @@ class NcuTool(Tool):
     def _table(self) -> Path:
         return self.folder / TABLE
 
+    @property
+    def _pid_file(self) -> Path:
+        return self.folder / "ncu-server.pid"
+
     def attach(self, server: Server) -> None:
         if not server.ours:
             raise ProfileError("ncu cannot attach to a running server: let servebench launch it (no --endpoint)")
@@ -101,6 +105,9 @@ class NcuTool(Tool):
     def stop(self) -> None:
         if self._routes is not None:
             self._routes.stop()
+
+    def close(self) -> None:
+        self._pid_file.unlink(missing_ok=True)
 
     def collect(self, folder: Path) -> dict[str, Any]:
         from servebench.profile.readers.ncu_csv import read_ncu

@@ -51,7 +51,7 @@ class SanitizerTool(Tool):
     def launch(self) -> Launch:
         self.folder.mkdir(parents=True, exist_ok=True)
         return Launch(
-            prefix=around(SANITIZER.find(), self.arguments(), self.folder / "sanitizer-server.pid"),
+            prefix=around(SANITIZER.find(), self.arguments(), self._pid_file),
             env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
             after_exit=True,
         )
@@ -80,6 +80,10 @@ class SanitizerTool(Tool):
     def _log(self) -> Path:
         return self.folder / f"sanitizer-{self._check}.log"
 
+    @property
+    def _pid_file(self) -> Path:
+        return self.folder / "sanitizer-server.pid"
+
     def attach(self, server: Server) -> None:
         if not server.ours:
             raise ProfileError(
@@ -91,6 +95,9 @@ class SanitizerTool(Tool):
 
     def stop(self) -> None:
         """Nothing: the log is complete when the server has ended."""
+
+    def close(self) -> None:
+        self._pid_file.unlink(missing_ok=True)
 
     def collect(self, folder: Path) -> dict[str, Any]:
         from servebench.profile.readers.sanitizer_log import read_sanitizer

@@ -80,7 +80,9 @@ class XprofTool(Tool):
         session = f"{window}_{time.strftime('%Y_%m_%d_%H_%M_%S')}"
         root = str((folder / PLACE).resolve())
         message = profiler_service.request(session, self._host, root, bounds.seconds + SPARE_S, self._levels)
-        self._give_up()
+        if self._running is not None:  # a server has one capture at a time
+            self.close()
+            time.sleep(STARTED_S)  # the service looks once a millisecond whether someone still waits
         asked_ns = time.time_ns()
         try:
             call = profiler_service.capture(self._address, message, bounds.seconds + STORED_S)
@@ -109,6 +111,12 @@ class XprofTool(Tool):
         if space is not None:
             _store(folder / PLACE / capture.session / f"{self._host}.xplane.pb", space)
 
+    def close(self) -> None:
+        """Hang up on a capture that was never stopped, which ends it."""
+        if self._running is not None:
+            self._captures.pop(self._running).call.close()
+            self._running = None
+
     def collect(self, folder: Path) -> dict[str, Any]:
         from servebench.profile.readers.xplane import read_xplane
 
@@ -131,14 +139,6 @@ class XprofTool(Tool):
                 "steps": _steps(timeline),
             },
         }
-
-    def _give_up(self) -> None:
-        """End a capture that was never stopped; a server has one at a time."""
-        if self._running is not None:
-            capture = self._captures.pop(self._running)
-            capture.call.close()
-            self._running = None
-            time.sleep(STARTED_S)  # the service looks once a millisecond whether someone still waits
 
     @property
     def _address(self) -> tuple[str, int]:
