@@ -27,6 +27,7 @@ from servebench.profile.modules import ModuleKind, interpreter_of, kind_of, modu
         ("unsigned long std::count<int>(long)", "std::count"),
         ("std::vector<int> const& a::b<std::x>(int)", "a::b"),
         ("x(void (*)(int))::y", "x::y"),
+        ("x<int>()::{lambda()#1}::operator()() const::{lambda(long)#2}::y()", "x::{lambda}::operator()::{lambda}::y"),
         ("a::~a()", "a::~a"),
         ("x::y(int) [clone .isra.0]", "x::y"),
         ("<alloc::vec::Vec<T> as core::iter::Iterator>::next", "<alloc::vec::Vec<T> as core::iter::Iterator>::next"),

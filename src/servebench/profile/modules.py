@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 
 KERNEL = "kernel"
 PYTHON = "python"  # functions of Python itself, named by the interpreter
@@ -19,10 +20,10 @@ _BUILD = re.compile(r"-[0-9a-f]{7,}(\.so)")  # auditwheel's libgomp-a34b3233.so.
 class ModuleKind(Enum):
     """What a module is for; the value is how people are told."""
 
-    PYTHON = "Python and its interpreter"
-    MATH = "native maths (torch, BLAS, OpenMP)"
-    DEVICE = "accelerator's runtime"
-    LIBRARY = "C library and other native code"
+    PYTHON = "Python"  # its interpreter and extensions
+    MATH = "native maths"  # torch, BLAS, OpenMP, vLLM's own kernels
+    DEVICE = "accelerator's runtime"  # CUDA, NCCL, ROCm, ...
+    LIBRARY = "other native code"  # the C library among it
     KERNEL = "kernel"
     UNKNOWN = "unknown"
 
@@ -69,6 +70,7 @@ def module_of(dso: str) -> str:
     return _BUILD.sub(r"\1", _VERSION.sub(r"\1", name)).strip("[]").replace(" ", "_")
 
 
+@lru_cache(maxsize=4096)
 def kind_of(module: str) -> ModuleKind:
     """Return what kind of work is done in a module, by its short name."""
     if module == UNKNOWN:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from functools import lru_cache
 
 MANGLED = ("_Z", "__Z", "_R")
 SECONDS = 30.0
@@ -45,6 +46,7 @@ def python_name(symbol: str) -> str | None:
     return f"{match[1]} ({place})" if place else match[1]
 
 
+@lru_cache(maxsize=1 << 16)
 def short_name(name: str, longest: int = 120) -> str:
     """Return a C++ name without its template arguments, parameters and return type; other names as they are.
 
@@ -52,7 +54,7 @@ def short_name(name: str, longest: int = 120) -> str:
     """
     name = _VERSION.sub("", name) or name
     if _CPP.search(name) and not name.startswith("<"):  # as Rust's may
-        bare = _QUALIFIERS.sub("", _outside_brackets(name)).strip()
+        bare = _QUALIFIERS.sub("", _outside_brackets(name)).replace(" const::", "::").strip()
         operator = _OPERATOR.search(bare)
         name = (operator[0] if operator else bare.rpartition(" ")[2]) or name
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from servebench.profile.stacks import Stacks
 from servebench.profile.tool import Bounds, ProfileError
 from servebench.profile.tools import perf, recording
 from servebench.profile.tools.perf import PerfTool
+from servebench.telemetry.processes import process_tree
 
 SVG = "{http://www.w3.org/2000/svg}"
 WHY_NOT = why_no_perf()
@@ -53,8 +55,6 @@ def captured(folder: Path, pid: int, seconds: float = 1.0, **settings: str) -> t
 
 def children() -> set[str]:
     """Commands of our living children and theirs."""
-    from servebench.telemetry.processes import process_tree
-
     tree = process_tree(os.getpid())
     return {Path(f"/proc/{pid}/comm").read_text().strip() for pid in tree if Path(f"/proc/{pid}/comm").exists()}
 
@@ -102,20 +102,27 @@ def test_only_samples_of_the_window_count(tmp_path: Path, busy: subprocess.Popen
 @needs_perf
 def test_children_and_threads_that_start_later_are_seen(tmp_path: Path) -> None:
     program = (
-        "import subprocess, sys, threading, time\n"
-        "time.sleep(0.8)\n"
-        f"child = subprocess.Popen({list(spinning(9))!r})\n"
+        "import pathlib, subprocess, sys, threading, time\n"
+        "while not pathlib.Path(sys.argv[1], 'go').exists(): time.sleep(0.01)\n"
+        f"child = subprocess.Popen({list(spinning(60))!r})\n"
         "def spin():\n"
-        "    end = time.time() + 9\n"
-        "    while time.time() < end: sum(range(1000))\n"
+        "    pathlib.Path(sys.argv[1], 'spinning').touch()\n"
+        "    while child.poll() is None: sum(range(1000))\n"
         "threading.Thread(target=spin).start()\n"
-        "child.wait()\n"
     )
-    with running(sys.executable, "-c", program) as process:
-        tool, window = captured(tmp_path, process.pid, 2.5)
-        facts = tool.collect(window)
+    with running(sys.executable, "-c", program, tmp_path) as process:
+        tool = PerfTool(tmp_path, {"frequency": "499", "call-graph": "fp"})
+        tool.attach(server(process.pid))
+        tool.start("decode", tmp_path, Bounds(5.0))
+        (tmp_path / "go").touch()
+        until((tmp_path / "spinning").exists)
+        time.sleep(1.5)
+        tool.stop()
+        for child in process_tree(process.pid)[1:]:
+            os.kill(child, signal.SIGKILL)
+    facts = tool.collect(tmp_path)
     assert len({thread["process"] for thread in facts["threads"]}) == 2
-    threads = Stacks.read(window / "stacks.folded").threads
+    threads = Stacks.read(tmp_path / "stacks.folded").threads
     assert any(thread.process == process.pid != thread.thread for thread in threads)
 
 

@@ -69,6 +69,7 @@ class PerfText:
     reference: Anchor | None = None
     malformed: int = 0
     lost: int = 0
+    _known: set[str] = field(default_factory=set)
 
     def samples(self, lines: Iterable[str]) -> Iterator[Sample]:
         """Read the text line by line; what is not understood is counted and left out."""
@@ -100,8 +101,10 @@ class PerfText:
         return match
 
     def _frame(self, line: str, frames: list[str]) -> None:
-        if _FRAME.match(line):
-            frames.append(line.strip())
+        text = line.strip()
+        if text in self._known or _FRAME.match(text):
+            self._known.add(text)  # a stack's outer frames are the same in nearly every sample
+            frames.append(text)
         else:
             self.malformed += 1
 
