@@ -70,10 +70,8 @@ def command(
     request = profile_request(tool, windows, window_seconds, window_steps, window_concurrency, profile_options)
     rundir, summary = execute(scenario, overrides, out, quiet or as_json, profile=request, **options)
     _show(summary, rundir.path, as_json)
-    captured = [window for window in rundir.manifest["profile"]["windows"] if window["status"] == "captured"]
-    interrupted = rundir.manifest["status"] == "interrupted"
-    code = int(ExitCode.INTERRUPTED) if interrupted else exit_code(summary)
-    context.exit(code or (int(ExitCode.GOOD) if captured else int(ExitCode.INVALID)))
+    captured = any(window["status"] == "captured" for window in rundir.manifest["profile"]["windows"])
+    context.exit(exit_code(rundir, summary) or (ExitCode.GOOD if captured else ExitCode.INVALID))
 
 
 def _show(summary: dict[str, Any], path: Path, as_json: bool) -> None:

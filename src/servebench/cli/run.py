@@ -78,8 +78,7 @@ def command(
         raise UsageError("--window and its like say what a profiler captures: give --profile TOOL, too")
     rundir, summary = execute(scenario, overrides, out, quiet or as_json, profile=profile, **options)
     _show(summary, rundir.path, as_json)
-    interrupted = rundir.manifest["status"] == "interrupted"
-    context.exit(int(ExitCode.INTERRUPTED) if interrupted else exit_code(summary))
+    context.exit(exit_code(rundir, summary))
 
 
 def execute(
@@ -102,10 +101,13 @@ def execute(
     return rundir, summary
 
 
-def exit_code(summary: dict[str, Any]) -> int:
-    """The process's exit code for a summary."""
+def exit_code(rundir: RunDir, summary: dict[str, Any]) -> int:
+    """The process's exit code for a run, or for the windows after it, that a signal ended or that came to their end."""
     from servebench.analysis import exit_code as of
 
+    manifest = rundir.manifest
+    if manifest["status"] == "interrupted" or (manifest.get("profile") or {}).get("interrupted"):
+        return int(ExitCode.INTERRUPTED)
     return int(of(summary))
 
 

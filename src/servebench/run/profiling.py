@@ -102,6 +102,7 @@ class Profiling:
                 self._note(window, bounds, Instants(), NOT_REACHED)
             else:
                 self._one(run, execution, window, bounds, seen)
+        self._rundir.manifest["profile"]["interrupted"] = execution.interrupts.count > 0
 
     def _one(self, run: Runner, execution: Execution, window: Window, bounds: Bounds, seen: Seen) -> None:
         assert execution.plan is not None
