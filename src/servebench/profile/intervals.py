@@ -107,12 +107,14 @@ def alone(starts: Ints, ends: Ints, keys: NDArray[np.integer]) -> tuple[Spans, I
 
 
 def alone_in_blocks(
-    starts: Ints, ends: Ints, keys: NDArray[np.integer], rows: int = BLOCK
+    starts: Ints, ends: Ints, keys: NDArray[np.integer], rows: int | None = None
 ) -> Iterator[tuple[Spans, Ints]]:
     """What `alone` finds, in order of time and in pieces of bounded size.
 
-    Time is cut at the start of every `rows`-th interval; what runs across the cut goes on into the next block.
+    Time is cut at the start of every `rows`-th interval (`BLOCK` by default); what runs across the cut goes on into the
+    next block.
     """
+    rows = BLOCK if rows is None else rows
     starts, ends, keys = _by_start(starts, ends, keys)
     over = (starts[:0], ends[:0], keys[:0])
     for first in range(0, starts.size, rows):

@@ -14,10 +14,13 @@ A step of device 0, in us after its begin. All of it is launched from −528 on,
 Device 1 does the same without a copy, and comes 30 us late to the all-reduce, which ends on both at once.
 """
 
+import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from nsys_files import EPOCH_NS, GENERATIONS, NsysFile
 from servebench.analysis.profile.devices import survey
@@ -77,6 +80,16 @@ def devices(capture: Timeline) -> list[dict[str, Any]]:
     assert doubts == []
     assert [(each["device"], each["name"]) for each in found] == [(0, "NVIDIA H000"), (1, "NVIDIA H100")]
     return found
+
+
+def test_the_summary_schema_knows_them(capture: Timeline, devices: list[dict[str, Any]]) -> None:
+    schema = json.loads(Path(str(files("servebench.analysis") / "summary.schema.json")).read_text(encoding="utf-8"))
+    sections = {"profiled_device": devices, "profile_skew": [rank_skew(capture, *window())]}
+    definitions = schema["$defs"] | {"profile_skew": schema["$defs"]["profile_window"]["properties"]["skew"]}
+    for name, documents in sections.items():
+        validator = Draft202012Validator({"$defs": definitions, "$ref": f"#/$defs/{name}"})
+        for document in documents:
+            validator.validate(document)
 
 
 def test_busy(devices: list[dict[str, Any]]) -> None:
