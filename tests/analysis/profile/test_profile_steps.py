@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -201,6 +203,18 @@ def test_a_user_s_pattern() -> None:
     none = steps_of(made, pattern="nothing")
     assert (len(none), none.found_by) == (0, "none")
     assert none.reason == 'no annotation or operator matches "nothing"'
+
+
+def test_steps_that_the_file_marks_are_steps_where_no_engine_s_names_are_known() -> None:
+    made = Made()
+    for k in range(4):
+        made.range("train", 10 * k, 10 * k + 8)
+        made.range("other", 10 * k + 1, 10 * k + 3)
+    timeline = replace(made.timeline(span=SPAN), facts={"step_names": ["train"]})
+    steps = find_steps(timeline, at(0), at(1000))
+    assert (steps.found_by, len(steps)) == ("names", 4)
+    assert {KINDS[k] for k in steps.kind} == {"unknown"}
+    assert not len(find_steps(made.timeline(span=SPAN), at(0), at(1000)))
 
 
 def test_a_pattern_that_is_none_is_a_usage_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from servebench.errors import UsageError
@@ -45,6 +46,11 @@ def parse(name: str) -> Named | None:
     if found := _SGLANG.search(name):
         return _sglang(found[1], found[2])
     return None
+
+
+def parse_listed(names: Collection[str], name: str) -> Named | None:
+    """The name of a step that the file itself marks as one (a JAX server does), of whatever kind; else None."""
+    return Named("unknown") if name in names else None
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

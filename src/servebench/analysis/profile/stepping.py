@@ -111,6 +111,8 @@ def find_steps(timeline: Timeline, start: int, end: int, pattern: str | None = N
     if pattern is not None:
         read = partial(step_names.parse_with, step_names.compiled(pattern))
     rows, named = _annotations(timeline, read)
+    if not rows.size and pattern is None:
+        rows, named = _annotations(timeline, partial(step_names.parse_listed, timeline.facts.get("step_names") or ()))
     if not rows.size:
         reason = NO_NAMES if pattern is None else f'no annotation or operator matches "{pattern}"'
         return none(reason)
