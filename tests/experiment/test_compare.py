@@ -183,7 +183,10 @@ def other_lengths() -> Made:
 
 REFUSED = {
     "runs.simulated": (lambda: (summary(simulated=False), manifest()), "simulated against real runs"),
-    "runs.profiled": (lambda: (summary(), manifest(profile=[{"tool": "nsys"}])), "unprofiled against profiled runs"),
+    "runs.profiled": (
+        lambda: (summary(), manifest(profile=[{"tool": "nsys"}])),
+        "a profiler was attached to the server of ",
+    ),
     "runs.model": (
         lambda: (summary(), manifest(endpoint__model="other")),
         "the models differ: simulated against other",

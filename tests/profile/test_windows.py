@@ -66,7 +66,7 @@ class TestWords:
 
     def test_every_tool_can_be_imported_and_an_unknown_one_is_told(self) -> None:
         assert [tool_class(name).name for name in NAMES] == list(NAMES)
-        with pytest.raises(UsageError, match='no profiler "pref": expected torch, .*did you mean "perf"'):
+        with pytest.raises(UsageError, match=r'no profiler "pref": expected torch, .*did you mean "perf"'):
             tool_class("pref")
 
 

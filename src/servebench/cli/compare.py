@@ -31,7 +31,7 @@ def command(
     of these with commas between them. Runs of the same plans are compared in pairs. Tested are the figures of the
     scenario's SLO, on runs and not on requests: with too few runs there is an estimate and no p.
 
-    Different workloads or models, simulated and real runs, profiled and unprofiled ones, and INVALID runs are refused.
+    Different workloads or models, simulated and real runs, profiled runs, and INVALID ones are refused.
 
     \b
     servebench compare results/chat-20261130-101500 results/chat-20261130-113000

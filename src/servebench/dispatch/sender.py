@@ -221,7 +221,7 @@ class Sender:
         return self.tokens_done + sum(call.reads for call in self._running)
 
     def answering(self) -> int:
-        """Calls on the wire that have a token: the first read may hold no more than the role, the second one holds it."""
+        """Calls on the wire that have a token: the first read may hold no more than the role, the second holds one."""
         return sum(call.reads > 1 for call in self._running)
 
     def retry_pause(self, call: Call) -> float | None:

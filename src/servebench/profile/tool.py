@@ -91,7 +91,7 @@ class Tool(ABC):
     def stop(self) -> None:
         """End the capture that `start` began; returns when the tool says that it is stored, or will be at the end."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most tools have nothing to do here
         """The server has ended, or is left to its owner: leave nothing behind that only mattered while it ran."""
 
     @abstractmethod

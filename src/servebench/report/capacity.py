@@ -151,8 +151,8 @@ def notes(result: Document) -> Iterator[str]:
         yield "decision: ✔ passed; ✘ what failed; ? what could not be decided"
         yield f"kept it: share of the offered (itl, icl: of the tokens) that kept to the objective; must: {targets}"
     yield (
-        f"n: runs; interval over them, by which a decision errs in at most {100 * (1 - result['confidence']):.2g} % of cases; "
-        "backlog: growth as a share of the offered"
+        "n: runs; interval over them, by which a decision errs in at most "
+        f"{100 * (1 - result['confidence']):.2g} % of cases; backlog: growth as a share of the offered"
     )
     if any(probe["failed_runs"] for probe in result["probes"]):
         yield "✘: runs that failed, or say nothing of the server"

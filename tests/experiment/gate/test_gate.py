@@ -219,7 +219,7 @@ class TestNotComparable:
             ({"scenario": SCENARIO | {"load": {"poisson": 60.0}}}, "runs.workload", "load.poisson is 50.0 in"),
             ({"model": "other"}, "runs.model", "the models differ: m against other"),
             ({"verdict": "INVALID"}, "runs.invalid", "INVALID"),
-            ({"profile": {"tool": "nsys"}}, "runs.profiled", "unprofiled against profiled"),
+            ({"profile": {"tool": "nsys"}}, "runs.profiled", "a profiler was attached to the server of cand/r0"),
         ],
     )
     def test_it_judges_nothing_and_exits_with_3(self, more: dict[str, Any], name: str, said: str) -> None:

@@ -309,13 +309,14 @@ class TestRoutes:
         ranges.attach(server(answer))
         ranges.start("decode", window(tmp_path), Bounds(5.0, steps=50))
         ranges.stop()
-        assert seen == [("/start_profile", b'{"max_iterations":50}'), ("/stop_profile", b"{}")]
+        assert seen == [("/start_profile", b'{"max_iterations":50}'), ("/stop_profile", b"")]
 
     @pytest.mark.parametrize(
         ("answer", "told"),
         [
             (lambda _: httpx.Response(404), "no /start_profile: start vLLM with --profiler-config.profiler cuda"),
-            (lambda _: httpx.Response(409, text="busy"), "/start_profile answered 409: busy"),
+            (lambda _: httpx.Response(409, text="busy"), "the server answered /stop_profile with 409: busy"),
+            (lambda _: httpx.Response(500, text="broken"), "the server answered /start_profile with 500: broken"),
         ],
     )
     def test_a_route_that_refuses(self, ranges: NsysTool, tmp_path: Path, answer: Any, told: str) -> None:

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from servebench.profile.tool import TIMELINE, Bounds, Launch, ProfileError, Scalar, Tool
-from servebench.profile.tools.nsys import reports, routes, supervise
+from servebench.profile.tools.nsys import reports, supervise
 from servebench.profile.tools.nsys.command import last_words
 from servebench.profile.tools.nsys.installation import Installation, find_nsys
 from servebench.profile.tools.nsys.options import MEANINGS, Options, has_gpu
 from servebench.profile.tools.nsys.sessions import Session
+from servebench.profile.tools.routes import Routes
 
 if TYPE_CHECKING:
     from servebench.profile.server import Server
 
 NO_GPU = "no NVIDIA GPU on this machine, so nothing of one is in the capture: OS-runtime calls and NVTX ranges only"
 RANGES = ("--capture-range=cudaProfilerApi",)  # what vLLM's workers call
+ADVICE = "start vLLM with --profiler-config.profiler cuda"
 NAME = "capture"  # of a window's files, before their endings
 
 
@@ -110,7 +112,7 @@ class NsysTool(Tool):
 
     def start(self, window: str, folder: Path, bounds: Bounds) -> None:
         if self._ranges:
-            routes.start_profile(self._attached, bounds.steps, self.chosen.limit_s)
+            self._routes.start({} if bounds.steps is None else {"max_iterations": bounds.steps})
         else:
             self._start_collecting(folder)
         self._windows.append(folder)
@@ -128,21 +130,25 @@ class NsysTool(Tool):
             raise ProfileError(f"{error}{reports.full_disk(Path(self._shared['TMPDIR']))}") from None
         self._name_steps()
 
+    @property
+    def _routes(self) -> Routes:
+        return Routes(self._attached, ADVICE, self.chosen.limit_s)
+
     def _name_steps(self) -> None:
         """Have vLLM's workers name their steps, where they can; a timeline without the names is worth having, too."""
         if self.chosen.gpu and self._attached.engine == "vllm":
             with suppress(ProfileError):
-                routes.start_profile(self._attached, None, self.chosen.limit_s)
+                self._routes.start({})
                 self._naming = True
 
     def stop(self) -> None:
         if self._ranges:
-            routes.stop_profile(self._attached, self.chosen.limit_s)
+            self._routes.stop()
             return
         if self._naming:
             self._naming = False
             with suppress(ProfileError):
-                routes.stop_profile(self._attached, self.chosen.limit_s)
+                self._routes.stop()
         self._stop_collecting(self._windows[-1])
 
     def _stop_collecting(self, folder: Path) -> None:
