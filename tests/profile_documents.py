@@ -46,9 +46,30 @@ def device() -> dict[str, Any]:
                 {"from_us": 10000.0, "to_us": None, "n": 0, "ms": 0.0},
             ],
             "causes": [
-                {"cause": "host_late", "n": 430, "ms": 1780.0, "text": "the launch came after the device had run dry"},
-                {"cause": "copy_or_sync", "n": 500, "ms": 160.8, "text": "a copy or a synchronisation"},
-                {"cause": "no_request", "n": 1, "ms": 50.0, "text": "no request was in flight"},
+                {
+                    "cause": "host_late",
+                    "n": 430,
+                    "ms": 1780.0,
+                    "short_n": 0,
+                    "short_ms": 0.0,
+                    "text": "the launch came after the device had run dry",
+                },
+                {
+                    "cause": "copy_or_sync",
+                    "n": 500,
+                    "ms": 160.8,
+                    "short_n": 0,
+                    "short_ms": 0.0,
+                    "text": "a copy or a synchronisation",
+                },
+                {
+                    "cause": "no_request",
+                    "n": 1,
+                    "ms": 50.0,
+                    "short_n": 0,
+                    "short_ms": 0.0,
+                    "text": "no request was in flight",
+                },
             ],
             "longest": [
                 {

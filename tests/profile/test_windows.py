@@ -9,7 +9,17 @@ import pytest
 
 from runs import scenario
 from servebench.errors import UsageError
-from servebench.profile.loads import ARMING_S, PATIENCE_S, SPARE, Seen, decoding_requests, load_of
+from servebench.profile.loads import (
+    AHEAD_S,
+    ARMING_S,
+    PATIENCE_S,
+    SETTLED_S,
+    SPARE,
+    Seen,
+    begin_s,
+    decoding_requests,
+    load_of,
+)
 from servebench.profile.tool import Bounds
 from servebench.profile.tools import NAMES, tool_class
 from servebench.profile.windows import ProfileRequest, Window, parse_settings, parse_window, parse_windows
@@ -124,6 +134,29 @@ class TestLoads:
         assert load.slo.objectives == ()
         assert min(load.endpoint.idle_timeout, load.endpoint.timeout) >= PATIENCE_S
         assert load.load.drain == (PATIENCE_S if window.is_isolating else base.load.drain)
+
+    def test_a_mixed_window_begins_just_before_a_long_prompt_is_due(self, tmp_path: Path) -> None:
+        base = scenario(tmp_path, LOAD, workload=LENGTHS)
+        plan = make_plan(base)
+        begin = begin_s(parse_window("mixed"), base, plan)
+        due = plan.scheduled_ns[plan.input_tokens == 3000] / 1e9
+        assert begin + AHEAD_S == pytest.approx(due[due >= 2.0 + SETTLED_S + AHEAD_S][0])
+
+    @pytest.mark.parametrize(
+        ("load", "workload"),
+        [
+            (LOAD, {"input_tokens": {"uniform": {"min": 50, "max": 90}}, "output_tokens": 10}),
+            ({"closed": {"concurrency": 2}, "requests": 50, "warmup": "2s"}, LENGTHS),
+            (LOAD | {"duration": "1s", "drain": "100ms"}, LENGTHS),  # no document is due in so short a window
+        ],
+    )
+    def test_without_one_it_begins_once_the_load_has_settled(self, tmp_path: Path, load: Any, workload: Any) -> None:
+        base = scenario(tmp_path, load, workload=workload)
+        assert begin_s(parse_window("mixed"), base, make_plan(base)) == 2.0 + SETTLED_S
+
+    def test_a_range_begins_when_it_says(self, tmp_path: Path) -> None:
+        base = scenario(tmp_path, LOAD, workload=LENGTHS)
+        assert begin_s(parse_window("3s..4s"), base, make_plan(base)) == 3.0
 
     def test_how_many_decode(self) -> None:
         assert decoding_requests(3, Seen(decoding=40.0)) == 3

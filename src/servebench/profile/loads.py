@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 900.0  # of a request: the server stands still while a profiler stores what it has
 ARMING_S = 2.0  # what a window may take until it is armed
+SETTLED_S = 1.0  # into the measured window
+AHEAD_S = 0.4  # a profiler takes up to a quarter of a second to begin
+LONG = 2.0
 LEAST_DECODING = 4
 MOST_DECODING = 256
 SPARE = 16  # tokens of the context that a prompt's template may take beyond its count
@@ -42,6 +45,25 @@ def decoding_requests(asked: int | None, seen: Seen) -> int:
     if asked is not None:
         return asked
     return max(LEAST_DECODING, min(math.ceil(seen.decoding or 0.0), MOST_DECODING))
+
+
+def begin_s(window: Window, scenario: Scenario, plan: Plan) -> float:
+    """When a window of the scenario's own load begins, s after the load began.
+
+    A mixed one begins just before the first long prompt that is due in the measured window, so that it shows what this
+    does to the others: one of the plan's longest twentieth, where these are at least twice as long as half of all. A
+    closed loop has no due times, and other loads have no such prompts: there it begins as soon as the load has settled.
+    """
+    if window.begin_s is not None:
+        return window.begin_s
+    settled = scenario.load.warmup_s + SETTLED_S
+    long, usual = np.quantile(plan.input_tokens, [0.95, 0.5], method="inverted_cdf")
+    if scenario.load.closed is not None or long < LONG * usual:
+        return settled
+    due = plan.scheduled_ns[plan.input_tokens >= long] / 1e9
+    due = due[due >= settled + AHEAD_S]
+    last = scenario.load.warmup_s + (scenario.load.duration or math.inf)
+    return float(due[0]) - AHEAD_S if due.size and due[0] < last else settled
 
 
 def load_of(window: Window, scenario: Scenario, plan: Plan, bounds: Bounds, concurrency: int, seen: Seen) -> Scenario:

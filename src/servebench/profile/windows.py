@@ -13,7 +13,7 @@ from servebench.units import parse_duration
 KINDS = {
     "prefill": "long prompts, one token each, back to back: the engine does nothing but prefill",
     "decode": "short prompts, long answers, armed once every request has its first token: nothing but decode",
-    "mixed": "the scenario's own load, armed in its measured window",
+    "mixed": "the scenario's own load, armed just before a long prompt is due; without such, once it has settled",
 }
 MIXED_STEPS = 4  # a mixed window takes so many times the steps of the others: it must meet both kinds
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from servebench.errors import ServebenchError, UsageError
-from servebench.profile.loads import Seen, decoding_requests, load_of
+from servebench.profile.loads import Seen, begin_s, decoding_requests, load_of
 from servebench.profile.server import Server
 from servebench.profile.tool import TIMELINE, Bounds, Launch, ProfileError
 from servebench.profile.tools import make_tool
@@ -109,7 +109,8 @@ class Profiling:
         folder, observer = self._folder(window), execution.observer
         concurrency = decoding_requests(self._request.concurrency, seen)
         steps = StepCounter(self._server)
-        watch = Watch(observer, window, self._tool, folder, bounds, concurrency, steps)
+        begin = begin_s(window, execution.scenario, execution.plan)
+        watch = Watch(observer, window, self._tool, folder, bounds, concurrency, begin, steps)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             load = load_of(window, execution.scenario, execution.plan, bounds, concurrency, seen)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from servebench.scenario.schema import Scenario
 
 POLL_S = 0.02
-SETTLED_S = 1.0  # into the measured window, before a mixed window is armed
 STEPS_PATIENCE_S = 1.0
 STEPS = re.compile(rb"^vllm:iteration_tokens_total_count(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
 
@@ -75,12 +74,13 @@ class Watch(Observer):
         folder: Path,
         bounds: Bounds,
         concurrency: int,
+        begin_s: float,
         steps: Callable[[], int | None],
     ) -> None:
         self.instants = Instants()
         self.reason: str | None = None
         self._outer, self._window, self._tool, self._folder = outer, window, tool, folder
-        self._bounds, self._concurrency, self._steps = bounds, concurrency, steps
+        self._bounds, self._concurrency, self._begin_s, self._steps = bounds, concurrency, begin_s, steps
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen = "no request was in flight"
@@ -91,8 +91,7 @@ class Watch(Observer):
 
     def load(self, scenario: Scenario, target: Target, counters: LiveCounters, rows: int) -> None:
         """Begin to watch."""
-        warm = scenario.load.warmup_s
-        self._thread = threading.Thread(target=self._follow, args=(counters, warm), name="capture", daemon=True)
+        self._thread = threading.Thread(target=self._follow, args=(counters,), name="capture", daemon=True)
         self._thread.start()
 
     def done(self) -> None:
@@ -101,9 +100,9 @@ class Watch(Observer):
         if self._thread is not None:
             self._thread.join()
 
-    def _follow(self, counters: LiveCounters, warm: float) -> None:
+    def _follow(self, counters: LiveCounters) -> None:
         try:
-            while not self._is_met(counters.snapshot(), warm):
+            while not self._is_met(counters.snapshot()):
                 if self._over.wait(POLL_S):
                     self.reason = f"the load ended before the window could be armed: {self._seen}"
                     return
@@ -117,7 +116,7 @@ class Watch(Observer):
         finally:
             counters.stop_load()
 
-    def _is_met(self, now: Snapshot, warm: float) -> bool:
+    def _is_met(self, now: Snapshot) -> bool:
         """Whether the load is as the window wants it."""
         if now.start_monotonic_ns is None:
             return False
@@ -130,8 +129,8 @@ class Watch(Observer):
             case "decode":
                 return answering >= self._concurrency
             case "mixed":
-                return elapsed >= warm + SETTLED_S and flying > 0
-        return elapsed >= (self._window.begin_s or 0.0)
+                return elapsed >= self._begin_s and flying > 0
+        return elapsed >= self._begin_s
 
     def _capture(self) -> None:
         self.status(f"{self._tool.name} captures")

@@ -217,7 +217,6 @@ def test_overhead_of_a_prefill_window_is_of_first_tokens() -> None:
     found = answered(decode_timeline(), slow, plain=plain, kind="prefill")["overhead"]
     assert [(row["metric"], row["plain"], row["captured"], row["ratio"]) for row in found["rows"]] == [
         ("ttft p50", 10, 15, 1.5),
-        ("e2e p50", 10, 15, 1.5),
     ]
 
 

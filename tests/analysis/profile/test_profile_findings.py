@@ -48,7 +48,7 @@ def told(document: Document) -> dict[str, Document]:
 
 
 def cause(name: str, ms: float, n: int = 400) -> Document:
-    return {"cause": name, "n": n, "ms": ms, "text": ""}
+    return {"cause": name, "n": n, "ms": ms, "short_n": 0, "short_ms": 0.0, "text": ""}
 
 
 def gaps(name: str, ms: float) -> Document:
@@ -170,7 +170,7 @@ CASES: list[tuple[str, Document, Document, str]] = [
     ("low_busy", busy(0.3), busy(0.6), "worked for 30 % of the window"),
     ("low_busy", busy(0.3, away=0.2), busy(0.3, away=0.5), "37.5 % of the time with requests in flight"),
     ("interference", mixed(23.6), mixed(14.0), "takes 23.6 ms, a decode step 11.8 ms"),
-    ("interference", mixed(23.6), mixed(23.6, n=4), "waits 11.8 ms more"),
+    ("interference", mixed(23.6), mixed(23.6, n=2), "waits 11.8 ms more"),
     ("exposed_communication", communicating(500.0), communicating(200.0), "10 % of the window"),
     ("rank_skew", skewed(700.0), skewed(400.0), "in 80 % of 90 device 3 is the last"),
     ("exposed_copies", copying(500.0), copying(200.0), "host to device (840 copies"),
@@ -212,6 +212,14 @@ def test_a_document_of_each_kind_has_sentences_of_plain_words() -> None:
         for found in findings(document):
             assert not re.search(r"None|nan|_only|\{|\}", found["sentence"] + found["next"]), found
             assert found["sentence"].endswith((".", "!"))
+
+
+def test_what_a_device_takes_from_one_kernel_to_the_next_is_no_dependency() -> None:
+    document = gaps("dependency", 421.0)
+    document["devices"][0]["idle"]["causes"][0] |= {"short_n": 390, "short_ms": 20.0}
+    assert "in 10 gaps" in told(document)["dependency"]["sentence"]
+    document["devices"][0]["idle"]["causes"][0]["short_ms"] = 200.0
+    assert "dependency" not in told(document)
 
 
 def test_a_smaller_budget_is_the_experiment_against_interference() -> None:

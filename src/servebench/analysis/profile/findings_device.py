@@ -44,8 +44,11 @@ def host_late(answers: Document) -> Findings:
 
 
 def dependency(answers: Document) -> Findings:
-    """Work was launched in time, and still the device waited."""
-    for device, cause in _gaps(answers, "dependency"):
+    """Work was launched in time, and still the device waited: for longer than it takes from one kernel to the next."""
+    for device, every in _gaps(answers, "dependency"):
+        cause = {**every, "ms": every["ms"] - every["short_ms"], "n": every["n"] - every["short_n"]}
+        if cause["ms"] < GAP_SHARE * window_ms(answers):
+            continue
         yield finding(
             "dependency",
             f"Device {device['device']}: {_step_head(answers)}{_per_step(answers, cause)} in {cause['n']} gaps "
@@ -71,7 +74,8 @@ def copy_or_sync(answers: Document) -> Findings:
 
 def low_busy(answers: Document) -> Findings:
     """A device that was little used while there were requests."""
-    away = (answers["traffic"] or {"shares": {"idle": 0.0}})["shares"]["idle"]
+    known = answers["traffic"]
+    away = known["shares"]["idle"] if known else 0.0
     for device in answers["devices"]:
         share = device["busy"]["share"]
         used = share / (1 - away) if away < 1 else None
@@ -79,8 +83,8 @@ def low_busy(answers: Document) -> Findings:
             continue
         yield finding(
             "low_busy",
-            f"Device {device['device']} worked for {percent(share)} of the window (streams that overlap count once), "
-            f"{percent(used)} of the time with requests in flight.",
+            f"Device {device['device']} worked for {percent(share)} of the window (streams that overlap count once)"
+            + (f", {percent(used)} of the time with requests in flight." if known else "."),
             "see the causes of its gaps; when none stands out, raise the load (the batch is too small for the device): "
             "`servebench sweep SCENARIO --vary load.closed.concurrency=1..256:log5`",
             busy_share=share,

@@ -23,6 +23,7 @@ WAITS = re.compile(r"wait|poll|select|sleep|sem_|futex|accept|sigsuspend|cond_|j
 SPINS = re.compile(
     r"gomp_(team_)?barrier|do_spin|kmp_(flag|hyper|barrier)|__kmp|omp.*barrier|sched_yield", re.IGNORECASE
 )
+OF_ANY_PROGRAM = "see in the flame graph who calls it; after a change its share should fall, and nothing else's rise"
 THREADS = "engine.vllm.env.OMP_NUM_THREADS=1,2,4"
 
 
@@ -108,7 +109,7 @@ def hot_function(answers: Document) -> Findings:
     yield finding(
         "hot_function",
         f"{percent(row['self_share'])} of {hot['samples']} samples are in {row['name']}{module} itself.",
-        _for_operator(row["name"]),
+        OF_ANY_PROGRAM if answers["kind"] == "free" else _for_operator(row["name"]),
         self_share=row["self_share"],
         samples=hot["samples"],
     )

@@ -21,7 +21,7 @@ Findings = Iterator[dict[str, Any]]
 IDLE_SHARE = 0.1  # of the window without any request: from here its figures per second mean little
 SLOWER = 1.1  # a capture that costs more than a tenth bends what it measures; repeats of a run differ by less
 LONGER = 1.3  # a mixed step by so much longer than a decode step is one that users see as a stutter
-LEAST_STEPS = 5  # of each kind, for their medians to be compared
+LEAST_STEPS, LEAST_MIXED = 5, 3  # for their medians to be compared; one long prompt makes few steps, and long ones
 HOT_SHARE = 0.15  # of the step: below, even twice as fast saves less than 7.5 %, the size of most noise floors
 FEWEST_TOKENS = 256  # vLLM takes no budget below max-num-seqs, which is 256 or more by default
 
@@ -76,7 +76,7 @@ def capture_overhead(answers: Document) -> Findings:
 def interference(answers: Document) -> Findings:
     """Steps with a prefill in them hold up those who are in decode."""
     mixed, decode = step_row(answers, "mixed"), step_row(answers, "decode_only")
-    if mixed is None or decode is None or min(mixed["n"], decode["n"]) < LEAST_STEPS:
+    if mixed is None or decode is None or mixed["n"] < LEAST_MIXED or decode["n"] < LEAST_STEPS:
         return
     long, short = step_ms(mixed), step_ms(decode)
     if not long or not short or long < LONGER * short:
@@ -105,7 +105,7 @@ def _for_interference(tokens: float | None) -> str:
             "prompts this short cannot be cut: at half the rate (load.rate) the share of mixed steps should fall, "
             "and ITL p95 with it"
         )
-    large = 2048 if tokens is None else max(4 * FEWEST_TOKENS, 1 << round(tokens).bit_length())
+    large = 2048 if tokens is None else max(4 * FEWEST_TOKENS, 1 << (round(tokens) - 1).bit_length())
     budgets = experiment(f"vllm.max-num-batched-tokens={large},{large // 4}")
     return f"{budgets}: a smaller budget should bring ITL p95 down and TTFT up"
 

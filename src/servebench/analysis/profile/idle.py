@@ -84,7 +84,7 @@ def find_gaps(device: Occupancy, phases: Phases | None) -> Gaps:
 
 
 def describe(device: Occupancy, gaps: Gaps, phases: Phases | None) -> dict[str, Any]:
-    """The `idle` section."""
+    """The `idle` section; `short_n` and `short_ms` are of a cause's gaps that are shorter than `TURNAROUND_NS`."""
     lengths = gaps.spans.lengths
     total = int(lengths.sum())
     known = [cause for cause in CAUSES if cause != "no_request" or phases is not None]
@@ -115,12 +115,17 @@ def _cause(gaps: Gaps, cause: str) -> dict[str, Any]:
     lengths = gaps.spans.lengths[own]
     if cause == "host_late" and (held := int(np.count_nonzero(gaps.held & own))):
         text += f"; in {held} of them the host was still in a call that waits or copies as the gap began"
-    if cause == "dependency" and (short := lengths[lengths < TURNAROUND_NS]).size:
-        text += (
-            f"; {short.size} of them, {short.sum() / 1e6:.3g} ms in all, are shorter than {TURNAROUND_NS / 1e3:g} us, "
-            "which a device takes from one kernel to the next anyway"
-        )
-    return {"cause": cause, "n": int(lengths.size), "ms": milliseconds(int(lengths.sum())), "text": text}
+    if cause == "dependency" and bool((lengths < TURNAROUND_NS).any()):
+        text += "; the short ones are what a device takes from one kernel to the next anyway"
+    brief = lengths[lengths < TURNAROUND_NS]
+    return {
+        "cause": cause,
+        "n": int(lengths.size),
+        "ms": milliseconds(int(lengths.sum())),
+        "short_n": int(brief.size),
+        "short_ms": milliseconds(int(brief.sum())),
+        "text": text,
+    }
 
 
 def _longest(device: Occupancy, gaps: Gaps) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ P50, P95 = Quantile.parse("p50"), Quantile.parse("p95")
 # tell "twice as long"; n is told beside it.
 LEAST = {P50: 3, P95: 20}
 SHOWN = {
-    "prefill": (("ttft", P50), ("e2e", P50)),
+    "prefill": (("ttft", P50),),
     "decode": (("itl", P50), ("itl", P95)),
 }
 OTHERS = (("itl", P50), ("itl", P95), ("ttft", P50))
@@ -82,8 +82,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
     if told is None:
         return f"the cost of capturing is not known: {rows[0]['reason'] or 'nothing took any time'}"
     name, quantile = told["metric"].split()
-    change = told["ratio"] - 1
-    longer = f"{percent(abs(change))} {'longer' if change >= 0 else 'shorter'}"
+    longer = f"{percent(told['ratio'] - 1)} longer" if told["ratio"] > 1 else "no longer"
     return (
         f"while captured, {WORDS[name]} {quantile} was {longer}: {told['captured']:.4g} ms against {told['plain']:.4g} "
         f"ms for the same load without ({told['n'][1]} and {told['n'][0]} samples)"
