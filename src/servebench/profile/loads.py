@@ -20,6 +20,8 @@ ARMING_S = 2.0  # what a window may take until it is armed
 SETTLED_S = 1.0  # into the measured window
 AHEAD_S = 0.4  # a profiler takes up to a quarter of a second to begin
 LONG = 2.0
+COMPANY_S = 1.0  # answers of requests that came so shortly before are still being written
+SEARCHED_S = 60.0
 LEAST_DECODING = 4
 MOST_DECODING = 256
 SPARE = 16  # tokens of the context that a prompt's template may take beyond its count
@@ -50,9 +52,10 @@ def decoding_requests(asked: int | None, seen: Seen) -> int:
 def begin_s(window: Window, scenario: Scenario, plan: Plan) -> float:
     """When a window of the scenario's own load begins, s after the load began.
 
-    A mixed one begins just before the first long prompt that is due in the measured window, so that it shows what this
-    does to the others: one of the plan's longest twentieth, where these are at least twice as long as half of all. A
-    closed loop has no due times, and other loads have no such prompts: there it begins as soon as the load has settled.
+    A mixed one begins just before a long prompt is due, so that it shows what this does to the others: one of the
+    plan's longest twentieth, where these are at least twice as long as half of all, and of these the one before which
+    most requests are due within a second, in the first minute. A closed loop has no due times, and other loads have no
+    such prompts: there it begins as soon as the load has settled.
     """
     if window.begin_s is not None:
         return window.begin_s
@@ -60,10 +63,13 @@ def begin_s(window: Window, scenario: Scenario, plan: Plan) -> float:
     long, usual = np.quantile(plan.input_tokens, [0.95, 0.5], method="inverted_cdf")
     if scenario.load.closed is not None or long < LONG * usual:
         return settled
-    due = plan.scheduled_ns[plan.input_tokens >= long] / 1e9
-    due = due[due >= settled + AHEAD_S]
-    last = scenario.load.warmup_s + (scenario.load.duration or math.inf)
-    return float(due[0]) - AHEAD_S if due.size and due[0] < last else settled
+    due = plan.scheduled_ns / 1e9
+    last = min(scenario.load.warmup_s + (scenario.load.duration or math.inf), settled + SEARCHED_S)
+    documents = due[(plan.input_tokens >= long) & (due >= settled + AHEAD_S) & (due < last)]
+    if not documents.size:
+        return settled
+    company = np.searchsorted(due, documents) - np.searchsorted(due, documents - COMPANY_S)
+    return float(documents[np.argmax(company)]) - AHEAD_S
 
 
 def load_of(window: Window, scenario: Scenario, plan: Plan, bounds: Bounds, concurrency: int, seen: Seen) -> Scenario:
