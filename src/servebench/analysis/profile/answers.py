@@ -172,7 +172,7 @@ def _with_timeline(
     found = None if run is None else traffic.find_traffic(run, start, end)
     steps = stepping.find_steps(timeline, start, end, pattern)
     devices, doubts = survey(timeline, start, end, None if found is None else found.phases)
-    inside = (timeline.start < end) & (timeline.end > start)
+    inside = (timeline.start < end) & ((timeline.end > start) | (timeline.start >= start))  # as a device's rows are
     reason = _unused(found) if inside.any() else "the capture holds nothing in the window"
     by_name = operators.find_operators(timeline, steps, start, end)
     return blank(label, reason, window) | {

@@ -13,6 +13,7 @@ from servebench.profile.intervals import BLOCK, Ints, union
 from servebench.profile.timeline import NONE, Kind, Timeline
 
 Rows = NDArray[np.int32]
+NEVER = int(np.iinfo(np.int64).min)  # a clock that is not the run's may have instants before 0
 
 KERNELS = (Kind.COMPUTE, Kind.COMMUNICATION)
 
@@ -21,10 +22,10 @@ class Work(NamedTuple):
     """Device work of each step.
 
     Attributes:
-        by: "launch", "time", or None where the timeline has no device rows.
-        busy: int64 ns, union over streams and devices; `NONE` without devices.
-        until: int64 ns, end of the last piece; `NONE` for a step without any.
-        kernels: int64, computing and communicating ones; `NONE` without devices.
+        by: "launch", "time", or None where no process with steps has device rows.
+        busy: int64 ns, union over streams and devices; `NONE` for steps of a process without device rows.
+        until: int64 ns, end of the last piece; `NEVER` for a step without any.
+        kernels: int64, computing and communicating ones; `NONE` as in `busy`.
     """
 
     by: str | None
@@ -42,20 +43,28 @@ def of_steps(timeline: Timeline, process: Ints, start: Ints) -> Work:
         process, start: of the steps, sorted by both.
     """
     rows = np.flatnonzero(timeline.on_device).astype(np.int32)
-    if not rows.size:
-        nothing = np.full(start.size, NONE, np.int64)
-        return Work(None, nothing, nothing, nothing)
+    known = _have_rows(timeline, rows, process)
+    if not known.any():
+        unknown = np.full(start.size, NONE, np.int64)
+        return Work(None, unknown, np.full(start.size, NEVER), unknown)
     calls = find_calls(timeline, rows)
     by = "launch" if bool((calls != NONE).any()) else "time"
     owner = _owners(timeline, rows, calls if by == "launch" else rows, process, start)
     del calls  # of a large capture every column counts
     rows, owner = _grouped(rows, owner)
-    busy, until, kernels = (np.zeros(start.size, np.int64) for _ in range(3))
+    busy, until, kernels = np.zeros((3, start.size), np.int64)
     for first, last in _blocks(owner, start.size):
         part = slice(*np.searchsorted(owner, [first, last]))
         found = _measured(timeline, rows[part], owner[part].astype(np.int64) - first, last - first)
         busy[first:last], until[first:last], kernels[first:last] = found
-    return Work(by, busy, until, kernels)
+    return Work(by, np.where(known, busy, NONE), until, np.where(known, kernels, NONE))
+
+
+def _have_rows(timeline: Timeline, rows: Rows, process: Ints) -> NDArray[np.bool_]:
+    """Which of these processes, one a step, any of the rows is of: what another one annotates is not its own work."""
+    of = timeline.process[rows]
+    having = [each for each in np.unique(process) if bool((of == each).any())]
+    return np.isin(process, having)
 
 
 def _owners(timeline: Timeline, rows: Rows, causes: Rows, process: Ints, start: Ints) -> Rows:
@@ -93,7 +102,7 @@ def _blocks(owner: Rows, steps: int) -> Iterator[tuple[int, int]]:
 
 def _measured(timeline: Timeline, rows: Rows, owner: Ints, steps: int) -> tuple[Ints, Ints, Ints]:
     """Busy time, last end and number of kernels of each of some steps, whose rows these are."""
-    until = np.full(steps, NONE, np.int64)
+    until = np.full(steps, NEVER)
     if not rows.size:
         return np.zeros(steps, np.int64), until, np.zeros(steps, np.int64)
     starts, ends = timeline.start[rows], timeline.end[rows]

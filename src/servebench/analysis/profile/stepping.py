@@ -37,7 +37,7 @@ class Steps:
         found_by: "names", "pattern" or "none"; `reason` says why there are none.
         truncated: how many of the window's steps its edges cut, which are left out.
         work_by: how device time was given to steps: "launch" (by the API call that launched it), "time" (by when it
-            ran, as the file links no launches) or None (no device).
+            ran, as the file links no launches) or None (no device rows of a process that has steps).
         start, end: int64 ns, of the annotation.
         kind: int8, index into `KINDS`.
         context_requests, context_tokens, generation_requests, generation_tokens: int64, as the name tells.
