@@ -220,6 +220,13 @@ def test_overhead_of_a_prefill_window_is_of_first_tokens() -> None:
     ]
 
 
+def test_a_load_that_was_slower_without_the_capture_tells_no_cost() -> None:
+    plain = handmade([Sent(20 * k, chunks=[20 * k + 15]) for k in range(9)], (0, 1000)).data()
+    quick = handmade([Sent(20 * k, chunks=[20 * k + 10]) for k in range(9)], (0, 1000)).data()
+    text = answered(decode_timeline(), quick, plain=plain, kind="prefill")["overhead"]["text"]
+    assert "not known: the same load was slower without it (TTFT (from sent) p50 15 ms against 10 ms)" in text
+
+
 @pytest.mark.parametrize("generation", ["2.9", "3.0", "3.13"])
 def test_an_nsys_export_with_an_open_step(generation: str, tmp_path: Path) -> None:
     file = NsysFile(generation)

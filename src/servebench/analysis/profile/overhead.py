@@ -18,6 +18,7 @@ P50, P95 = Quantile.parse("p50"), Quantile.parse("p95")
 # A long prefill leaves a few samples in a window. The middle of three, and all but the largest of twenty, are enough to
 # tell "twice as long"; n is told beside it.
 LEAST = {P50: 3, P95: 20}
+CREDIBLE = 0.8  # no capture makes a server a quarter faster
 SHOWN = {
     "prefill": (("ttft", P50),),
     "decode": (("itl", P50), ("itl", P95)),
@@ -82,6 +83,11 @@ def _text(rows: list[dict[str, Any]]) -> str:
     if told is None:
         return f"the cost of capturing is not known: {rows[0]['reason'] or 'nothing took any time'}"
     name, quantile = told["metric"].split()
+    if told["ratio"] < CREDIBLE:
+        return (
+            f"the cost of capturing is not known: the same load was slower without it ({WORDS[name]} {quantile} "
+            f"{told['plain']:.4g} ms against {told['captured']:.4g} ms), so something else slowed it down"
+        )
     longer = f"{percent(told['ratio'] - 1)} longer" if told["ratio"] > 1 else "no longer"
     return (
         f"while captured, {WORDS[name]} {quantile} was {longer}: {told['captured']:.4g} ms against {told['plain']:.4g} "
