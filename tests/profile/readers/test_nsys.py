@@ -1,5 +1,7 @@
 """Exports of every generation of the schema, read back as what was put into them."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,7 @@ def test_calls_that_wait_by_their_names(file: NsysFile, tmp_path: Path, name: st
 def test_a_record_of_a_wait_marks_its_call_and_is_no_second_row(file: NsysFile, tmp_path: Path) -> None:
     waited = file.api("cudaMemcpy_v3020", 10, 20)
     file.sync(11, 19, correlation=waited)
+    file.sync(12, 18, correlation=waited)  # of another stream
     other = file.api("cudaMemcpy_v3020", 30, 40, pid=77)  # the same id in another process: it did not wait
     assert other == waited
     file.sync(50, 60, what="context", correlation=99)  # its call was not traced
@@ -205,9 +208,12 @@ def test_absurd_instants_are_left_out_and_said(file: NsysFile, tmp_path: Path) -
     file.kernel("backwards", 300, 200)
     file.kernel("endless", 300, 2**60)
     file.kernel("long ago", -(2**61), -(2**61) + 5)
+    file.kernel("in a century", 2**62, 2**62 + 5)
+    file.kernel("beyond what CLOCK_REALTIME can tell", 2**63 - 9, 2**63 - 5)
+    file.kernel("at no time", 0, 0)  # CUPTI could not tell when
     timeline = read_nsys(file.write(tmp_path / "a.sqlite"))
     assert rows(timeline, Kind.COMPUTE) == [("good", 100, 200)]
-    assert timeline.notes == ("3 kernels left out: their instants are absurd",)
+    assert timeline.notes == ("6 kernels left out: their instants are absurd",)
     assert timeline.span == (EPOCH_NS + 100, EPOCH_NS + 200)
 
 
@@ -216,6 +222,28 @@ def test_a_name_that_the_file_does_not_have(file: NsysFile, tmp_path: Path) -> N
     file.strings.clear()
     timeline = read_nsys(file.write(tmp_path / "a.sqlite"))
     assert rows(timeline, Kind.COMPUTE) == [("(no name)", 100, 200)]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [("NULL", "(no name)"), ("x'6bff'", "k\N{REPLACEMENT CHARACTER}"), ("7", "7")]
+)
+def test_a_name_that_is_no_text(file: NsysFile, tmp_path: Path, value: str, name: str) -> None:
+    file.kernel("k", 100, 200)
+    file.range("r", 100, 200)
+    path = file.write(tmp_path / "a.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executescript(
+            "ALTER TABLE StringIds RENAME TO Old; CREATE TABLE StringIds (id INTEGER, value);"
+            f"INSERT INTO StringIds SELECT id, {value} FROM Old; UPDATE NVTX_EVENTS SET text = {value}"
+        )
+    timeline = read_nsys(path)
+    assert rows(timeline, Kind.COMPUTE) == rows(timeline, Kind.RANGE) == [(name, 100, 200)]
+
+
+def test_graph_0_is_none(tmp_path: Path) -> None:
+    file = NsysFile("3.13")
+    file.kernel("k", 100, 200, graph=0, node=0)
+    assert only(read_nsys(file.write(tmp_path / "a.sqlite")), Kind.COMPUTE)["graph"] == NONE
 
 
 def test_names_that_many_rows_share_are_kept_once(file: NsysFile, tmp_path: Path) -> None:

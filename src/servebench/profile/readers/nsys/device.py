@@ -48,7 +48,8 @@ def read_device_rows(export: Export, names: Names, rows: Rows) -> None:
 def read_kernels(export: Export, names: Names, rows: Rows) -> None:
     """Add the kernels."""
     named = next((name for name in KERNEL_NAMES if export.has(KERNEL, name)), KERNEL_NAMES[0])
-    for block in blocks(export, KERNEL, (*PLACE, named), ("graphNodeId", "graphId")):
+    for every in blocks(export, KERNEL, (*PLACE, named), ("graphNodeId", "graphId")):
+        block = timed(every, rows, "kernels")
         name = names.of_ids(block[named])
         kinds = np.where(names.which(is_collective), Kind.COMMUNICATION, Kind.COMPUTE).astype(np.int8)
         rows.add("kernels", **place(block), kind=kinds[name], name=name, graph=graph_of(block))
@@ -56,7 +57,8 @@ def read_kernels(export: Export, names: Names, rows: Rows) -> None:
 
 def read_copies(export: Export, names: Names, rows: Rows) -> None:
     """Add the copies, each kind under its own name."""
-    for block in blocks(export, "CUPTI_ACTIVITY_KIND_MEMCPY", (*PLACE, "bytes", "copyKind"), ("graphNodeId",)):
+    for every in blocks(export, "CUPTI_ACTIVITY_KIND_MEMCPY", (*PLACE, "bytes", "copyKind"), ("graphNodeId",)):
+        block = timed(every, rows, "copies")
         kinds = {number: COPIES.get(number, OTHER_COPY) for number in np.unique(block["copyKind"]).tolist()}
         kind, name = np.empty((2, block["start"].size), np.int32)
         for number, (meant, text) in kinds.items():
@@ -67,7 +69,8 @@ def read_copies(export: Export, names: Names, rows: Rows) -> None:
 
 def read_fills(export: Export, names: Names, rows: Rows) -> None:
     """Add the fills."""
-    for block in blocks(export, "CUPTI_ACTIVITY_KIND_MEMSET", (*PLACE, "bytes"), ("graphNodeId",)):
+    for every in blocks(export, "CUPTI_ACTIVITY_KIND_MEMSET", (*PLACE, "bytes"), ("graphNodeId",)):
+        block = timed(every, rows, "fills")
         name, graph = names.index("memset"), graph_of(block)
         rows.add("fills", **place(block), kind=Kind.FILL, name=name, bytes=block["bytes"], graph=graph)
 
@@ -76,12 +79,19 @@ def read_graphs(export: Export, names: Names, rows: Rows) -> None:
     """Add the replays of graphs whose nodes were not traced."""
     what = "replays of graphs"
     for every in blocks(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (*PLACE, "graphId")):
-        timed = (every["start"] != 0) | (every["end"] != 0)  # CUPTI's way to say that it could not tell when
-        rows.left_out[what] += int(np.count_nonzero(~timed))
-        block = {key: column[timed] for key, column in every.items()}
+        block = timed(every, rows, what)
         texts = [f"CUDA graph {number}" for number in block["graphId"].tolist()]
         name = np.fromiter(map(names.index, texts), np.int32, len(texts))
         rows.add(what, **place(block), kind=Kind.GRAPH, name=name, graph=block["graphId"])
+
+
+def timed(block: Block, rows: Rows, what: str) -> Block:
+    """The rows that have instants: CUPTI says 0 twice where it could not tell when."""
+    known = (block["start"] != 0) | (block["end"] != 0)
+    if known.all():
+        return block
+    rows.left_out[what] += int(np.count_nonzero(~known))
+    return {key: column[known] for key, column in block.items()}
 
 
 def place(block: Block) -> dict[str, Ints]:
@@ -100,4 +110,4 @@ def graph_of(block: Block) -> NDArray[np.int64]:
     """Id of the graph: its own column where there is one, else the upper half of the node's id."""
     node = block["graphNodeId"]
     graph = np.where(node > 0, node >> 32, NONE)
-    return np.where(block["graphId"] >= 0, block["graphId"], graph) if "graphId" in block else graph
+    return np.where(block["graphId"] > 0, block["graphId"], graph) if "graphId" in block else graph

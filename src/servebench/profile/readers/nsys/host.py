@@ -72,7 +72,8 @@ class Waits:
 
     def add_rest(self, names: Names, rows: Rows) -> None:
         """Add those that no call was found for."""
-        rest = {key: column[~self._met] for key, column in self._rows.items()}
+        alone = ~np.isin(self._keys, self._keys[self._met])  # a call may have left several
+        rest = {key: column[alone] for key, column in self._rows.items()}
         texts = [SYNC_NAMES.get(number, "synchronize") for number in rest["syncType"].tolist()]
         name = np.fromiter(map(names.index, texts), np.int32, len(texts))
         process, correlation = process_of(rest["globalPid"]), rest["correlationId"]

@@ -13,6 +13,7 @@ Ints = NDArray[np.int64]
 Indices = NDArray[np.int32]
 AT_ONCE = 500  # parameters of one query; SQLite once allowed 999
 UNKNOWN = "(no name)"
+TEXT = f"ifnull(CAST(value AS TEXT), '{UNKNOWN}')"
 
 
 class Names:
@@ -66,5 +67,5 @@ class Names:
         for first in range(0, len(ids), AT_ONCE):
             some = ids[first : first + AT_ONCE]
             marks = ", ".join("?" * len(some))
-            found.update(self._export.database.execute(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some))
+            found.update(self._export.database.execute(f"SELECT id, {TEXT} FROM StringIds WHERE id IN ({marks})", some))
         return found

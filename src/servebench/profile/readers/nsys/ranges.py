@@ -56,7 +56,7 @@ def batches(export: Export) -> Iterator[list[tuple[Any, ...]]]:
 
 def text_of(export: Export) -> str:
     """SQL for the text of an event, wherever this generation keeps it."""
-    return f"ifnull(text, (SELECT value FROM StringIds WHERE id = {export.integer(TABLE, 'textId')}))"
+    return f"CAST(ifnull(text, (SELECT value FROM StringIds WHERE id = {export.integer(TABLE, 'textId')})) AS TEXT)"
 
 
 def named(events: list[tuple[Any, ...]], names: Names, domains: dict[tuple[int, int], str]) -> Indices:

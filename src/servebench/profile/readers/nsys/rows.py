@@ -13,6 +13,7 @@ from servebench.profile.timeline import COLUMNS, NONE
 
 Array = NDArray[Any]
 DAY_NS = 86_400 * 10**9  # nothing lasts longer, or begins so long before the capture; a clock that overflows does
+LATEST_NS = 366 * DAY_NS  # after the session's start; the instants of a clock that overflows are further off
 FEWEST = 1 << 16
 
 
@@ -40,7 +41,7 @@ class Rows:
             what: they are, in the plural, for a message about those whose instants are absurd.
         """
         length = end - start
-        keep = (length >= 0) & (length < DAY_NS) & (start > -DAY_NS)
+        keep = (length >= 0) & (length < DAY_NS) & (start > -DAY_NS) & (start < LATEST_NS)
         if not keep.all():
             self.left_out[what] += int(keep.size - np.count_nonzero(keep))
             columns = {key: value[keep] if isinstance(value, np.ndarray) else value for key, value in columns.items()}
