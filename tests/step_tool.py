@@ -24,7 +24,7 @@ class StepTool(Tool):
 
     name: ClassVar[str] = "steps"
     options: ClassVar[Mapping[str, str]] = {"log": "the engine's step log"}
-    bounds: ClassVar[Bounds] = Bounds(1.5)
+    bounds: ClassVar[Bounds] = Bounds(0.9)
     calls: ClassVar[list[str]] = []
     failing: ClassVar[dict[str, Exception]] = {}
     current = ""
