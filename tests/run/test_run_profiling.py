@@ -20,8 +20,10 @@ from servebench.errors import UsageError
 from servebench.experiment.comparison.differences import is_profiled
 from servebench.profile.tool import ProfileError
 from servebench.profile.windows import ProfileRequest, parse_windows
+from servebench.record.document import replace_document
 from servebench.record.rundir import RunDir
 from servebench.run import RunOptions, run
+from servebench.run.asking import ask
 from step_tool import StepTool
 
 LOAD = {"poisson": "15/s", "duration": "3s", "warmup": "500ms", "drain": "3s"}
@@ -166,6 +168,8 @@ class TestFailures:
                 "the capture could not be stored: No space left on device",
             ),
             ("start", KeyError("x"), "the capture failed: KeyError: 'x'"),
+            ("collect", KeyError("x"), "the capture could not be read: KeyError: 'x'"),
+            ("collect", UsageError("perf is gone"), "perf is gone"),
         ],
     )
     def test_a_window_says_what_went_wrong_and_the_runs_results_are_intact(
@@ -191,6 +195,24 @@ class TestFailures:
         assert not found["empty"]
         assert "it did not stop within 5 s" in found["notes"]
         assert found["steps"]["kinds"]
+
+    def test_a_disk_that_is_full_after_the_windows_is_told_in_a_line(
+        self, engine: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(file: Path, document: dict[str, Any]) -> None:
+            if "collect at-0.1s-0.2s" in StepTool.calls:
+                raise OSError(28, "No space left on device")
+            replace_document(file, document)
+
+        monkeypatch.setattr("servebench.run.profiling.replace_document", full)
+        monkeypatch.setattr("servebench.record.rundir.replace_document", full)
+        with pytest.raises(
+            UsageError, match=r"the windows cannot be stored: No space left .* results in .*/run are whole"
+        ):
+            profiled(engine, tmp_path / "run", "100ms..200ms")
+        rundir = RunDir.open(tmp_path / "run")
+        assert rundir.manifest["status"] == "complete"
+        assert rundir.requests().num_rows == 20
 
     def test_a_profiler_that_is_not_there_is_told_before_anything_is_run(
         self, engine: tuple[str, Path], tmp_path: Path
@@ -226,3 +248,75 @@ class TestFailures:
         assert result.summary["outcomes"]["ok"] == result.summary["outcomes"]["planned"]
         assert "connection refused" in window(result, "at-0.5s-0.6s")["reason"]
         assert time.monotonic() - before < 60
+
+
+def signalled(at: str, *numbers: int) -> type[StepTool]:
+    """A tool that sends us signals, one after the other, when its method `at` is called."""
+
+    class Signalling(StepTool):
+        def _called(self, method: str, window: str = "") -> None:
+            super()._called(method, window)
+            if method == at:
+                for number in numbers:
+                    os.kill(os.getpid(), number)
+                    time.sleep(0.3)
+                    if number == signal.SIGTERM:
+                        time.sleep(20)  # a profiler that takes long for what it has
+
+    return Signalling
+
+
+class TestInterrupted:
+    def ran(
+        self, engine: tuple[str, Path], out: Path, tool: type[StepTool], windows: str = "100ms..60s,1s..2s"
+    ) -> Result:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("servebench.run.profiling.make_tool", lambda n, folder, settings: tool(folder, settings))
+            result = profiled(engine, out, windows)
+        assert result.rundir.manifest["profile"]["interrupted"]
+        assert result.rundir.manifest["status"] == "complete"
+        assert result.summary["outcomes"]["ok"] == result.summary["outcomes"]["planned"]
+        return result
+
+    def test_a_first_signal_cuts_the_window_short_and_it_is_read(
+        self, engine: tuple[str, Path], tmp_path: Path
+    ) -> None:
+        before = time.monotonic()
+        result = self.ran(engine, tmp_path / "run", signalled("start", signal.SIGINT))
+        assert time.monotonic() - before < 20
+        told = window(result, "at-0.1s-60s")
+        assert told["reason"] == "interrupted while it was captured: it is shorter than was asked for"
+        assert told["facts"]["files"]
+        assert window(result, "at-1s-2s")["reason"] == "interrupted before it was captured"
+
+    def test_a_second_one_gives_up_on_a_profiler_that_takes_long(
+        self, engine: tuple[str, Path], tmp_path: Path
+    ) -> None:
+        before = time.monotonic()
+        result = self.ran(engine, tmp_path / "run", signalled("stop", signal.SIGINT, signal.SIGTERM), "100ms..200ms")
+        assert time.monotonic() - before < 15
+        told = window(result, "at-0.1s-0.2s")
+        assert told["reason"] == "interrupted twice, and so before steps had stored what it had"
+        assert (told["start_ns"], told["facts"]) == (None, {})
+
+    def test_one_before_a_windows_load_costs_that_window(self, engine: tuple[str, Path], tmp_path: Path) -> None:
+        asked = 0
+
+        def asking(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 2:  # by the window's run
+                os.kill(os.getpid(), signal.SIGINT)
+            return ask(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("servebench.run.execution.ask", asking)
+            result = self.ran(engine, tmp_path / "run", StepTool)
+        assert window(result, "at-0.1s-60s")["reason"] == "interrupted before it was captured"
+        assert not (result.rundir.path / "profile" / "at-0.1s-60s" / "captured").exists()
+
+    def test_one_while_a_capture_is_read_ends_the_reading(self, engine: tuple[str, Path], tmp_path: Path) -> None:
+        result = self.ran(engine, tmp_path / "run", signalled("collect", signal.SIGINT), "100ms..200ms,300ms..400ms")
+        reasons = [w["reason"] for w in result.rundir.manifest["profile"]["windows"]]
+        assert reasons == ["interrupted before what was captured was read"] * 2
+        assert [w["empty"] for w in result.summary["profile"]["windows"]] == [True] * 2

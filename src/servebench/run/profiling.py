@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from servebench.dispatch.conductor import Interrupts
 from servebench.errors import ServebenchError, UsageError
 from servebench.profile.loads import Seen, begin_s, decoding_requests, load_of
 from servebench.profile.server import Server
@@ -18,10 +20,9 @@ from servebench.record.document import replace_document
 from servebench.record.redaction import without_in
 from servebench.run.asking import client_for
 from servebench.run.options import Observer
-from servebench.run.watching import Instants, StepCounter, Watch
+from servebench.run.watching import NOT_REACHED, Instants, StepCounter, Watch
 
 if TYPE_CHECKING:
-    from servebench.dispatch.conductor import Interrupts
     from servebench.record.rundir import RunDir
     from servebench.run.execution import Execution
     from servebench.run.target import Target
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FOLDER = "profile"
 WINDOW = "window.json"
-NOT_REACHED = "interrupted before it was captured"
+NOT_READ = "interrupted before what was captured was read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Profiling:
         self.launch: Launch = self._tool.launch()
         self._windows = request.windows or parse_windows(self._tool.windows)
         self._documents: dict[str, dict[str, Any]] = {}
+        self._interrupted = False
         rundir.manifest["profile"] = self._mark()
 
     def _mark(self, window: str | None = None) -> dict[str, Any]:
@@ -95,14 +97,14 @@ class Profiling:
 
     def capture(self, run: Runner, execution: Execution) -> None:
         """Capture each window. What goes wrong with one is written into it; the run's own results are safe already."""
-        seen = _seen(execution)
-        for window in self._windows:
-            bounds = window.bounds(self._request.bounds(self._tool.bounds))
-            if execution.interrupts.count:
-                self._note(window, bounds, Instants(), NOT_REACHED)
-            else:
+        windows = [(window, window.bounds(self._request.bounds(self._tool.bounds))) for window in self._windows]
+        for window, bounds in windows:
+            self._note(window, bounds, Instants(), NOT_REACHED)  # stands where a kill leaves no time for more
+        seen = Seen() if execution.interrupts.count else _seen(execution)
+        for window, bounds in windows:
+            if not execution.interrupts.count:
                 self._one(run, execution, window, bounds, seen)
-        self._rundir.manifest["profile"]["interrupted"] = execution.interrupts.count > 0
+        self._interrupted = execution.interrupts.count > 0
 
     def _one(self, run: Runner, execution: Execution, window: Window, bounds: Bounds, seen: Seen) -> None:
         assert execution.plan is not None
@@ -110,13 +112,15 @@ class Profiling:
         concurrency = decoding_requests(self._request.concurrency, seen)
         steps = StepCounter(self._server)
         begin = begin_s(window, execution.scenario, execution.plan)
-        watch = Watch(observer, window, self._tool, folder, bounds, concurrency, begin, steps)
+        watch = Watch(observer, window, self._tool, folder, bounds, concurrency, begin, steps, execution.interrupts)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             load = load_of(window, execution.scenario, execution.plan, bounds, concurrency, seen)
             if window.is_isolating:
                 self._run(run, execution, window, load, "plain", _Plain(observer, window))
             self._run(run, execution, window, load, "captured", watch)
+        except KeyboardInterrupt:  # before its load; counted, so that no other window begins
+            watch.reason = watch.reason or NOT_REACHED
         except ServebenchError as error:
             watch.reason = watch.reason or str(error)
         except OSError as error:
@@ -133,7 +137,7 @@ class Profiling:
         options = replace(options, profile=None, probes=0, reset_caches=False, keep_raw=False)
         within = Within(execution.target, execution.interrupts, self._mark(window.name))
         rundir = run(load, options, observer, within=within)
-        if rundir.manifest["status"] == "interrupted":
+        if rundir.manifest["status"] == "interrupted" and name == "plain":
             raise ServebenchError(NOT_REACHED)
 
     def _folder(self, window: Window) -> Path:
@@ -154,37 +158,67 @@ class Profiling:
             "reason": reason,
             "facts": {},
         }
+        with suppress(OSError):  # `collect` writes it again, and says so if it cannot
+            unread = None if instants.start_ns is None else NOT_READ
+            self._store(window.name, self._documents[window.name] | {"reason": reason or unread})
+
+    def _store(self, name: str, document: dict[str, Any]) -> None:
+        folder = self._rundir.path / FOLDER / name
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_document(folder / WINDOW, without_in(document, self._rundir.secrets))
 
     def close(self) -> None:
         """Let the tool go, once the server has ended; also when the run came to nothing."""
         self._tool.close()
 
     def collect(self, observer: Observer) -> None:
-        """Turn what the tool left into timelines, and write what became of each window."""
-        for name, document in self._documents.items():
-            folder = self._rundir.path / FOLDER / name
-            if document["start_ns"] is not None:
-                observer.status(f"window {name}: reading the capture")
-                self._read(folder, document)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                replace_document(folder / WINDOW, without_in(document, self._rundir.secrets))
-            except OSError as error:
-                document["reason"] = document["reason"] or f"it could not be stored: {error.strerror or error}"
+        """Turn what the tool left into timelines, and write what became of each window.
+
+        A signal ends the reading, and what was not read says so.
+
+        Raises:
+            UsageError: the disk takes no more; the run's own results are stored already.
+        """
+        with Interrupts() as interrupts:
+            for name, document in self._documents.items():
+                if document["start_ns"] is not None:
+                    observer.status(f"window {name}: reading the capture")
+                    self._read(self._rundir.path / FOLDER / name, document, interrupts)
+                try:
+                    self._store(name, document)
+                except OSError as error:
+                    document["reason"] = document["reason"] or f"it could not be stored: {error.strerror or error}"
+            self._interrupted |= interrupts.count > 0
+            self._save()
+
+    def _save(self) -> None:
+        self._rundir.manifest["profile"]["interrupted"] = self._interrupted
         self._rundir.manifest["profile"]["windows"] = [
             {"name": name, "status": "failed" if d["reason"] else "captured", "reason": d["reason"]}
             for name, d in self._documents.items()
         ]
-        self._rundir.save_manifest()
-
-    def _read(self, folder: Path, document: dict[str, Any]) -> None:
         try:
-            document["facts"] = self._tool.collect(folder)
-            _align(folder, document, self._loopback)
-        except (ProfileError, ValueError) as error:
-            document["reason"] = document["reason"] or str(error)
+            self._rundir.save_manifest()
         except OSError as error:
-            document["reason"] = document["reason"] or f"the capture could not be read: {error.strerror or error}"
+            why = f"what became of the windows cannot be stored: {error.strerror or error}"
+            raise UsageError(f"{why}; the run's own results in {self._rundir.path} are whole") from error
+
+    def _read(self, folder: Path, document: dict[str, Any], interrupts: Interrupts) -> None:
+        try:
+            with interrupts.raising():
+                document["facts"] = self._tool.collect(folder)
+                _align(folder, document, self._loopback)
+        except KeyboardInterrupt:
+            reason = NOT_READ
+        except (ServebenchError, ValueError) as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"the capture could not be read: {error.strerror or error}"
+        except Exception as error:  # noqa: BLE001 - whatever lies in a profiler's file, the run is to have its report
+            reason = f"the capture could not be read: {type(error).__name__}: {error}"
+        else:
+            return
+        document["reason"] = document["reason"] or reason
 
 
 class _Plain(Observer):

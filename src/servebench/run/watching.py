@@ -18,6 +18,7 @@ from servebench.record.counters import LiveCounters, Slot, Snapshot
 from servebench.run.options import Observer
 
 if TYPE_CHECKING:
+    from servebench.dispatch.conductor import Interrupts
     from servebench.profile.server import Server
     from servebench.profile.tool import Bounds, Tool
     from servebench.run.target import Target
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.02
 STEPS_PATIENCE_S = 1.0
+NOT_REACHED = "interrupted before it was captured"
 STEPS = re.compile(rb"^vllm:iteration_tokens_total_count(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
 
 
@@ -76,11 +78,13 @@ class Watch(Observer):
         concurrency: int,
         begin_s: float,
         steps: Callable[[], int | None],
+        interrupts: Interrupts,
     ) -> None:
         self.instants = Instants()
         self.reason: str | None = None
         self._outer, self._window, self._tool, self._folder = outer, window, tool, folder
         self._bounds, self._concurrency, self._begin_s, self._steps = bounds, concurrency, begin_s, steps
+        self._interrupts = interrupts
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen = "no request was in flight"
@@ -95,16 +99,24 @@ class Watch(Observer):
         self._thread.start()
 
     def done(self) -> None:
-        """The load is over: end a capture that still goes on, and wait until it is stored."""
+        """The load is over: end a capture that still goes on, and wait until it is stored, or for a second signal."""
         self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(POLL_S)
+            if self._interrupts.count > 1:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Leave the thread to itself: a profiler may take minutes for what it has, and nobody wants it any more."""
+        self._thread = None
+        self.instants = Instants(self.instants.start_asked_ns)
+        self.reason = f"interrupted twice, and so before {self._tool.name} had stored what it had"
 
     def _follow(self, counters: LiveCounters) -> None:
         try:
             while not self._is_met(counters.snapshot()):
-                if self._over.wait(POLL_S):
-                    self.reason = f"the load ended before the window could be armed: {self._seen}"
+                if self._over.wait(POLL_S) or self._interrupts.count:
+                    self.reason = self._why_never()
                     return
             self._capture()
         except ServebenchError as error:
@@ -115,6 +127,11 @@ class Watch(Observer):
             self.reason = f"the capture failed: {type(error).__name__}: {error}"
         finally:
             counters.stop_load()
+
+    def _why_never(self) -> str:
+        if self._interrupts.count:
+            return NOT_REACHED
+        return f"the load ended before the window could be armed: {self._seen}"
 
     def _is_met(self, now: Snapshot) -> bool:
         """Whether the load is as the window wants it."""
@@ -151,8 +168,12 @@ class Watch(Observer):
         wanted = self._bounds.steps
         first = self._steps() if wanted is not None else None
         while (left := deadline - time.monotonic()) > 0 and not self._over.wait(min(POLL_S, left)):
+            if self._interrupts.count:
+                break
             if wanted is None or first is None:
                 continue
             now = self._steps()
             if now is not None and now - first >= wanted:
                 return
+        if self._interrupts.count and time.monotonic() < deadline:
+            self.reason = "interrupted while it was captured: it is shorter than was asked for"
