@@ -7,9 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -349,6 +351,37 @@ def test_a_perf_that_may_not_record_says_so(odd_perf, tmp_path: Path) -> None:  
         tool.check()
     with pytest.raises(ProfileError, match="perf: not permitted to record"):
         tool.start("decode", tmp_path, Bounds(1.0))
+
+
+def test_where_the_counters_log_cannot_be_made_no_perf_stays(odd_perf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "perf-stat.log").mkdir()  # as a full disk, for whoever may write anything
+    tool = odd_perf(f"{ACKNOWLEDGE}; exec sleep 60")
+    with pytest.raises(OSError):
+        tool.start("decode", tmp_path, Bounds(1.0))
+    assert {"perf", "sleep"}.isdisjoint(children())
+
+
+def test_messages_that_a_full_disk_swallowed(odd_perf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(recording, "LITTLE_BYTES", 1 << 60)
+    with pytest.raises(ProfileError, match="perf: the disk is full"):
+        odd_perf("exit 1").start("decode", tmp_path, Bounds(1.0))
+
+
+def _stop(tool: PerfTool) -> None:
+    with suppress(ProfileError):
+        tool.stop()
+
+
+def test_a_stop_that_nobody_waits_for_any_more_is_ended_by_close(odd_perf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    tool = odd_perf(f"trap '' INT; {ACKNOWLEDGE}; sleep 60 & while :; do sleep 0.2; done")
+    tool.start("decode", tmp_path, Bounds(1.0))
+    stopping = threading.Thread(target=_stop, args=(tool,), daemon=True)
+    stopping.start()
+    time.sleep(0.3)
+    tool.close()
+    stopping.join(5)
+    assert not stopping.is_alive()
+    assert {"perf", "sleep"}.isdisjoint(children())
 
 
 def test_counters_that_fail_cost_no_samples(odd_perf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -107,26 +107,26 @@ class PerfTool(Tool):
         pids = self._living()
         program = self._program or find_perf()
         target = ["-o", str(folder / DATA), "-p", ",".join(map(str, pids))]
-        recorder = Recording(program, ["record", *self._how(), *target], folder / LOG, bounds.seconds)
-        counter = self._counter(program, folder, pids, bounds) if self._counters else None
+        self._recorder = Recording(program, ["record", *self._how(), *target], folder / LOG, bounds.seconds)
         try:
-            recorder.enable()
+            self._counter_run = self._counter(program, folder, pids, bounds) if self._counters else None
+            self._recorder.enable()
         except BaseException:
-            if counter is not None:
-                counter.kill()
+            self.close()
             raise
-        self._recorder, self._counter_run = recorder, counter
         self._current = self._captures[folder] = _Capture(Anchor.now(), processes=len(pids))
 
     def stop(self) -> None:
         recorder, counter, capture = self._recorder, self._counter_run, self._current
-        self._recorder = self._counter_run = self._current = None
         if recorder is None or capture is None:
             raise ProfileError("perf is not recording")
         capture.stop = Anchor.now()
-        if counter is not None:
-            _stop_counting(counter)
-        recorder.stop()
+        try:  # until they have ended, `close` must be able to end them
+            if counter is not None:
+                _stop_counting(counter)
+            recorder.stop()
+        finally:
+            self._recorder = self._counter_run = self._current = None
 
     def close(self) -> None:
         for run in (self._recorder, self._counter_run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from servebench.profile.tool import ProfileError
 START_S = 20.0  # a server of some hundred threads takes perf a second or two
 STOP_S = 30.0
 SPARE_S = 60.0
+LITTLE_BYTES = 65536
 
 
 class Recording:
@@ -94,12 +96,16 @@ class Recording:
         self._close()
 
     def _close(self) -> None:
-        for descriptor in (self._control, self._heard):
+        descriptors = (self._control, self._heard)
+        self._control = self._heard = -1  # first: whoever gives up on a `stop` in another thread kills, too
+        for descriptor in descriptors:
             with suppress(OSError):
                 os.close(descriptor)
-        self._control = self._heard = -1
 
     def _refusal(self) -> str:
-        with suppress(OSError):
-            return refusal(self._log.read_text("utf-8", "replace"))
-        return "its messages are lost"
+        try:
+            said = self._log.read_text("utf-8", "replace")
+            lost = not said.strip() and shutil.disk_usage(self._log.parent).free < LITTLE_BYTES
+        except OSError:
+            return "its messages are lost"
+        return "the disk is full" if lost else refusal(said)
