@@ -310,7 +310,8 @@ def test_damaged_gzip_is_told(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}', "something else"),
         (b'{"traceEvents": [{"ph": "X", "cat": "toplevel", "name": "a", "ts": 1, "dur": 1}]}', "something else"),
         (b'{"displayTimeUnit": "ns", "traceEvents": []}', "something else"),
-        (b'{"traceEvents": [1, 2]}', "not a whole trace"),
+        (b'{"traceEvents": [1, 2]}', "no trace of torch's profiler"),
+        (b'{"traceEvents": [{"ph": "X", "name": null}]}', "in one of its events, Expected `str`, got `null`"),
     ],
 )
 def test_foreign_files_are_told(tmp_path: Path, data: bytes, told: str) -> None:
@@ -407,3 +408,9 @@ def test_no_damage_leads_to_anything_but_one_line(tmp_path: Path, monkeypatch: p
             assert "\n" not in str(error)
             refused += 1
     assert refused > 100
+
+
+def test_devices_that_are_listed_oddly_have_no_name(tmp_path: Path) -> None:
+    listed = [{"id": [0], "name": "a"}, {"id": "0", "name": "b"}, {"name": "c"}, 3]
+    trace = kf.document([kf.kernel("k", 1, 2)]) | {"deviceProperties": listed}
+    assert read_kineto(kf.write(tmp_path / "t.json", trace)).devices == {0: "device 0"}

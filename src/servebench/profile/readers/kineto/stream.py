@@ -106,7 +106,7 @@ class EventStream:
         """Return the events up to a cut, and the text after it; no events where there is no right cut."""
         text = _mended(text) if self._mends else text
         for before, after in _seams(text):
-            events = _decoded(text[:before])
+            events = self._decoded(text[:before])
             if events is not None:
                 return events, text[after:]
         if not self._mends and _mended(text) != text:
@@ -119,10 +119,20 @@ class EventStream:
         for candidate in (text, _mended(text)):
             for found in reversed(list(re.finditer(rb"\]", candidate))):
                 tail = b"{" + candidate[found.end() :].lstrip(b", \t\r\n")
-                if _is_object(tail) and (events := _decoded(candidate[: found.start()])) is not None:
+                if _is_object(tail) and (events := self._decoded(candidate[: found.start()])) is not None:
                     self._learn(tail)
                     return events
         raise self._damaged("the list of its events does not end")
+
+    def _decoded(self, text: bytes) -> list[Event] | None:
+        """The events of a text; None where it is no list of anything."""
+        try:
+            return _events.decode(b"[" + text + b"]")
+        except msgspec.ValidationError as error:
+            what = str(error).partition(" - ")[0]  # where in the text would be counted from the last cut
+            raise ValueError(f"{self.path} is no trace of torch's profiler: in one of its events, {what}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
     def _learn(self, text: bytes) -> None:
         try:
@@ -147,13 +157,6 @@ def _seams(text: bytes) -> Iterator[tuple[int, int]]:
     near = list(SEAM.finditer(text, max(0, len(text) - SEAM_WINDOW))) or list(SEAM.finditer(text))
     for found in near[: -SEAMS_TRIED - 1 : -1]:
         yield found.start() + 1, found.end() - 1
-
-
-def _decoded(text: bytes) -> list[Event] | None:
-    try:
-        return _events.decode(b"[" + text + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def _is_object(text: bytes) -> bool:

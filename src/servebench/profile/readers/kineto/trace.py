@@ -119,7 +119,8 @@ def _span(rows: Columns, stated: Span | None) -> tuple[int, int]:
 
 def _devices(said: dict[str, Any], rows: Columns) -> dict[int, str]:
     """The accelerators that have rows: a process sees all of its machine, and uses one."""
-    known = {each["id"]: each["name"] for each in _properties(said) if "id" in each and "name" in each}
+    named = [each for each in _properties(said) if isinstance(each.get("id"), int) and "name" in each]
+    known = {each["id"]: each["name"] for each in named}
     used = np.unique(rows["device"][rows["device"] != NONE]).tolist()
     return {number: str(known.get(number, f"device {number}")) for number in used}
 
