@@ -84,7 +84,7 @@ def test_a_window_of_a_real_process(tmp_path: Path, busy: subprocess.Popen[bytes
     assert functions["hot_b"] == pytest.approx(0.25, abs=0.15)
     drawn = [box.findtext(f"{SVG}text") for box in ET.parse(window / "flame.svg").iter(f"{SVG}svg")]
     assert {"hot_a", "hot_b", "main"} <= set(drawn)
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
 
 
 @needs_perf
@@ -211,7 +211,7 @@ def test_processes_that_end_within_the_window_leave_what_was_recorded(tmp_path: 
         with pytest.raises(ProfileError, match="perf ended before the window did: the server's processes have ended"):
             tool.stop()
     assert tool.collect(tmp_path)["samples"] > 0
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
 
 
 @needs_perf
@@ -230,7 +230,7 @@ def test_a_process_that_is_gone(tmp_path: Path) -> None:
         tool.attach(server(process.pid))
         with pytest.raises(ProfileError, match="perf: the processes are gone"):
             tool.start("decode", tmp_path, Bounds())
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
 
 
 @needs_perf
@@ -256,8 +256,36 @@ def test_a_run_that_comes_to_nothing_leaves_no_perf(tmp_path: Path, busy: subpro
     tool.start("decode", tmp_path, Bounds(1.0))
     assert "perf" in children()
     tool.close()
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
     tool.close()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from servebench.profile.perf_program import find_perf
+from servebench.profile.tools.perf_counters import stat_arguments
+from servebench.profile.tools.recording import Recording
+folder, pid = Path(sys.argv[1]), int(sys.argv[2])
+Recording(find_perf(), stat_arguments(f"{folder}/perf-stat.csv", [pid]), folder / "log").enable()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_perf
+def test_perf_does_not_outlive_us_however_we_die(tmp_path: Path, busy: subprocess.Popen[bytes]) -> None:
+    process = subprocess.run([sys.executable, "-c", KILLED, tmp_path, str(busy.pid)], timeout=20)
+    assert process.returncode == -signal.SIGKILL
+    until(lambda: not _is_named(f"{tmp_path}/perf-stat.csv"), 5, "perf ends")
+
+
+def _is_named(word: str) -> bool:
+    """Whether a process has `word` in its command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if word.encode() in path.read_bytes():
+                return True
+    return False
 
 
 @needs_perf
@@ -330,7 +358,7 @@ def test_a_perf_that_never_stops_is_killed(odd_perf, tmp_path: Path, monkeypatch
         tool.stop()
     assert time.monotonic() - start < 5
     assert (tmp_path / "perf.data").read_text() == "data\n"
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
     with pytest.raises(ProfileError, match="no recording of perf's"):
         tool.collect(tmp_path)
 
@@ -340,7 +368,7 @@ def test_a_perf_that_never_begins_is_killed(odd_perf, tmp_path: Path, monkeypatc
     tool = odd_perf("sleep 60")
     with pytest.raises(ProfileError, match="did not begin within"):
         tool.start("decode", tmp_path, Bounds(1.0))
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
     with pytest.raises(ProfileError, match="not recording"):
         tool.stop()
 
@@ -358,7 +386,7 @@ def test_where_the_counters_log_cannot_be_made_no_perf_stays(odd_perf, tmp_path:
     tool = odd_perf(f"{ACKNOWLEDGE}; exec sleep 60")
     with pytest.raises(OSError):
         tool.start("decode", tmp_path, Bounds(1.0))
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
 
 
 def test_messages_that_a_full_disk_swallowed(odd_perf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -381,7 +409,7 @@ def test_a_stop_that_nobody_waits_for_any_more_is_ended_by_close(odd_perf, tmp_p
     tool.close()
     stopping.join(5)
     assert not stopping.is_alive()
-    assert {"perf", "sleep"}.isdisjoint(children())
+    assert {"perf", "cat", "sleep"}.isdisjoint(children())
 
 
 def test_counters_that_fail_cost_no_samples(odd_perf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -97,19 +97,19 @@ class PerfTool(Tool):
 
     def start(self, window: str, folder: Path, bounds: Bounds) -> None:
         try:
-            self._begin(folder, bounds)
+            self._begin(folder)
         except ProfileError as error:
             if GONE not in str(error):
                 raise
-            self._begin(folder, bounds)  # for one that ended while perf attached to it, perf refuses them all
+            self._begin(folder)  # for one that ended while perf attached to it, perf refuses them all
 
-    def _begin(self, folder: Path, bounds: Bounds) -> None:
+    def _begin(self, folder: Path) -> None:
         pids = self._living()
         program = self._program or find_perf()
         target = ["-o", str(folder / DATA), "-p", ",".join(map(str, pids))]
-        self._recorder = Recording(program, ["record", *self._how(), *target], folder / LOG, bounds.seconds)
+        self._recorder = Recording(program, ["record", *self._how(), *target], folder / LOG)
         try:
-            self._counter_run = self._counter(program, folder, pids, bounds) if self._counters else None
+            self._counter_run = self._counter(program, folder, pids) if self._counters else None
             self._recorder.enable()
         except BaseException:
             self.close()
@@ -179,9 +179,9 @@ class PerfTool(Tool):
             raise ProfileError(text)
         return pids
 
-    def _counter(self, program: str, folder: Path, pids: list[int], bounds: Bounds) -> Recording | None:
+    def _counter(self, program: str, folder: Path, pids: list[int]) -> Recording | None:
         """Begin to count beside the samples; None if perf cannot, which `collect` then tells."""
-        counter = Recording(program, stat_arguments(str(folder / COUNTS), pids), folder / COUNTS_LOG, bounds.seconds)
+        counter = Recording(program, stat_arguments(str(folder / COUNTS), pids), folder / COUNTS_LOG)
         try:
             counter.enable()
         except ProfileError:

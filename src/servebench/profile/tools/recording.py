@@ -16,7 +16,6 @@ from servebench.profile.tool import ProfileError
 
 START_S = 20.0  # a server of some hundred threads takes perf a second or two
 STOP_S = 30.0
-SPARE_S = 60.0
 LITTLE_BYTES = 65536
 
 
@@ -27,25 +26,24 @@ class Recording:
         program: perf.
         arguments: the subcommand, and how to record whom.
         log: file for what perf says.
-        longest_s: it ends by itself this long and a minute after its start, should we be killed.
     """
 
-    def __init__(self, program: str, arguments: Sequence[str], log: Path, longest_s: float) -> None:
+    def __init__(self, program: str, arguments: Sequence[str], log: Path) -> None:
         control, self._control = os.pipe()
         self._heard, acknowledged = os.pipe()
         self._log = log
         # Begun disabled: setting up takes perf a moment, and it says when it has enabled the events.
         switch = ["-D", "-1", f"--control=fd:{control},{acknowledged}"]
-        limit = ["--", "sleep", str(round(longest_s + SPARE_S))]
+        alive = ["--", "cat"]  # perf ends with it, and it ends with its input: with us, should we be killed
         try:
             with log.open("wb") as output:
                 self._process = subprocess.Popen(
-                    [program, arguments[0], *switch, *arguments[1:], *limit],
-                    stdin=subprocess.DEVNULL,
+                    [program, arguments[0], *switch, *arguments[1:], *alive],
+                    stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
                     pass_fds=(control, acknowledged),
-                    start_new_session=True,  # Ctrl-C is for us; and its `sleep` can be ended with it
+                    start_new_session=True,  # Ctrl-C is for us; and its `cat` can be ended with it
                     env=environment(),
                 )
         except BaseException:
@@ -77,7 +75,7 @@ class Recording:
         """
         ended = self._process.poll() is not None
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGINT)  # `perf stat` would wait for its `sleep`
+            os.killpg(self._process.pid, signal.SIGINT)  # `perf stat` would wait for its `cat`
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -93,6 +91,8 @@ class Recording:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._close()
 
     def _close(self) -> None:
