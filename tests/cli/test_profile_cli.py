@@ -44,6 +44,7 @@ class TestRefusals:
             (["--profile-option", "stack=yes"], "--profile-option stack: torch knows stacks, "),
             (["--window-steps", "0"], "--window-steps"),
             (["--window-seconds", "0"], "--window-seconds"),
+            (["--window-seconds", "nan"], "nan is no number"),
         ],
     )
     def test_what_is_wrong_is_told_before_anything_is_started(

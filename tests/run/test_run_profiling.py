@@ -18,7 +18,7 @@ from servebench.engine.sim.launch import start_sim
 from servebench.engine.sim.settings import SimSettings
 from servebench.errors import UsageError
 from servebench.experiment.comparison.differences import is_profiled
-from servebench.profile.tool import ProfileError
+from servebench.profile.tool import Launch, ProfileError
 from servebench.profile.windows import ProfileRequest, parse_windows
 from servebench.record.document import replace_document
 from servebench.record.rundir import RunDir
@@ -229,6 +229,19 @@ class TestFailures:
         with pytest.raises(UsageError, match="steps cannot capture this server: it has no /start_profile"):
             profiled(engine, tmp_path / "a" / "run", "decode")
         assert not (tmp_path / "a" / "run").exists()
+
+    def test_a_tool_that_launches_servers_does_not_launch_the_simulated_engine(self, tmp_path: Path) -> None:
+        class Launching(StepTool):
+            def launch(self) -> Launch:
+                return Launch(prefix=("nsys", "launch"))
+
+        request = ProfileRequest("steps", parse_windows(["decode"]))
+        options = RunOptions(endpoint="sim", out=tmp_path / "out", telemetry=False, profile=request)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("servebench.run.profiling.make_tool", lambda n, folder, s: Launching(folder, s))
+            with pytest.raises(UsageError, match="steps launches the server, which the simulated engine is not made"):
+                run(scenario(tmp_path, BRIEF), options)
+        assert not (tmp_path / "out").exists()
 
     def test_a_server_that_dies_in_a_window_costs_that_window(self, tmp_path: Path) -> None:
         log = tmp_path / "steps.jsonl"

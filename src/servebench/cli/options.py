@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -40,6 +41,13 @@ def _workers(ctx: click.Context, param: click.Parameter, value: str) -> int | No
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise click.BadParameter(f'"{value}" is neither auto nor a whole number from 1')
     return int(value)
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Check that a float is a number; click's ranges let nan pass."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number", ctx, param)
+    return value
 
 
 def _secret_variable(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
@@ -248,6 +256,7 @@ def window_options(function: Command) -> Command:
         click.option(
             "--window-seconds",
             type=click.FloatRange(0, 3600, min_open=True),
+            callback=_number,
             metavar="S",
             help="A window ends after so many seconds. Default: the tool's own, most often 5.",
         ),

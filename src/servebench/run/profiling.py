@@ -81,14 +81,17 @@ class Profiling:
         """Make sure, before any load, that the server can be captured. Raises UsageError when it cannot."""
         from servebench.engine.reach import is_loopback
 
+        launched = (target.server or {}).get("engine")
+        if launched == "sim" and self.launch.prefix:
+            raise UsageError(f"{self._tool.name} launches the server, which the simulated engine is not made for")
         self._loopback = is_loopback(target.url)
         self._server = Server(
             url=target.url,
-            engine=(target.server or {}).get("engine", "unknown"),
+            engine=launched or "unknown",
             pid=target.pid if target.pid is not None else _listener(target.url),
             client=lambda timeout: client_for(execution.scenario, execution.options, target.url, timeout),
             log_path=self._rundir.log_path("server") if target.server else None,
-            ours=target.server is not None,
+            ours=launched == "vllm",
         )
         try:
             self._tool.attach(self._server)

@@ -140,6 +140,7 @@ def test_a_capture_without_kernels_says_so(tmp_path: Path) -> None:
         ({}, "ncu replays one kernel: --profile-option kernel=REGEX, or timeline=FILE"),
         ({"kernel": "(gemm"}, r"--profile-option kernel=\(gemm: "),
         ({"kernel": "a", "count": "0"}, "count=0: a whole number from 1"),
+        ({"kernel": "a", "count": "²"}, "count=²: a whole number from 1"),
         ({"kernel": "a", "skip": "-1"}, "skip=-1: a whole number from 0"),
         ({"kernel": "a", "within": "range"}, "within=range: window or start"),
     ],

@@ -306,6 +306,7 @@ def test_a_server_elsewhere_cannot_be_sampled(tmp_path: Path) -> None:
     [
         ({"frequency": "fast"}, "frequency=fast: a whole number"),
         ({"frequency": "0"}, "frequency=0"),
+        ({"frequency": "²"}, "frequency=²"),
         ({"call-graph": "dwarv"}, 'one of fp, dwarf, lbr (did you mean "dwarf"?)'),
         ({"counters": "maybe"}, "one of yes, no"),
         ({"frequncy": "9"}, "did you mean"),

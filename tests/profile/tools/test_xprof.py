@@ -184,7 +184,9 @@ def test_the_port_is_needed(tmp_path: Path) -> None:
         XprofTool(tmp_path, {}).check()
 
 
-@pytest.mark.parametrize(("key", "value"), [("port", "0"), ("port", "99999"), ("port", "nine"), ("python", "yes")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("port", "0"), ("port", "99999"), ("port", "nine"), ("port", "²"), ("python", "yes")]
+)
 def test_settings_that_mean_nothing(tmp_path: Path, key: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"--profile-option {key}={value}"):
         XprofTool(tmp_path, {"port": "9", key: value}).check()

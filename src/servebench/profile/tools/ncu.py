@@ -167,7 +167,7 @@ def _longest(path: Path) -> str:
 
 
 def _whole(key: str, text: str, least: int) -> int:
-    if not text.isdigit() or int(text) < least:
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"--profile-option {key}={text}: a whole number from {least}")
     return int(text)
 

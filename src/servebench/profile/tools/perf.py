@@ -258,7 +258,7 @@ def _owner(pid: int) -> int | None:
 
 
 def _frequency(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 50_000:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 50_000:
         raise UsageError(f"--profile-option frequency={text}: a whole number of samples a second, such as 99")
     return int(text)
 

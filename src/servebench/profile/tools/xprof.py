@@ -148,7 +148,7 @@ class XprofTool(Tool):
         text = self.settings.get("port")
         if text is None:
             raise UsageError(MISSING)
-        if not text.isdigit() or not 0 < int(text) < 65536:
+        if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 65536:
             raise UsageError(f"--profile-option port={text}: not a port (1 to 65535)")
         return int(text)
 
