@@ -188,6 +188,20 @@ def test_work_that_no_step_launched_is_no_step_s() -> None:
     assert ms(steps_of(made).busy) == [1]
 
 
+def test_what_is_launched_long_after_a_step_is_no_step_s() -> None:
+    made = Made()
+    for k in range(3):
+        made.range(DECODE, 10 * k, 10 * k + 9)
+        made.kernel("gemm", 10 * k + 2, 10 * k + 8, launch=10 * k + 1)
+    made.kernel("sampler", 29.5, 31, launch=29.2)  # the step's, though its annotation is over
+    for at_ms in range(100, 400, 10):
+        made.kernel("dummy batch", at_ms, at_ms + 9, launch=at_ms - 1)
+    found = steps_of(made)
+    assert ms(found.busy) == [6, 6, 7.5]
+    assert ms(found.time) == [10, 10, 11]
+    assert found.kernels.tolist() == [1, 1, 2]
+
+
 def test_a_user_s_pattern() -> None:
     made = Made()
     made.range("forward 0 of 3", 0, 5)

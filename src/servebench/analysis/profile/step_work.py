@@ -14,6 +14,7 @@ from servebench.profile.timeline import NONE, Kind, Timeline
 
 Rows = NDArray[np.int32]
 NEVER = int(np.iinfo(np.int64).min)  # a clock that is not the run's may have instants before 0
+FOREVER = int(np.iinfo(np.int64).max)
 
 KERNELS = (Kind.COMPUTE, Kind.COMMUNICATION)
 
@@ -34,13 +35,14 @@ class Work(NamedTuple):
     kernels: Ints
 
 
-def of_steps(timeline: Timeline, process: Ints, start: Ints) -> Work:
+def of_steps(timeline: Timeline, process: Ints, start: Ints, closed: Ints) -> Work:
     """Give each device row to the last step of its process that had started when it was launched.
 
     Where the file links no launches, to the last that had started when it ran.
 
     Args:
         process, start: of the steps, sorted by both.
+        closed: int64 ns, when each step was over for certain: what was launched later is of no step.
     """
     rows = np.flatnonzero(timeline.on_device).astype(np.int32)
     known = _have_rows(timeline, rows, process)
@@ -49,7 +51,9 @@ def of_steps(timeline: Timeline, process: Ints, start: Ints) -> Work:
         return Work(None, unknown, np.full(start.size, NEVER), unknown)
     calls = find_calls(timeline, rows)
     by = "launch" if bool((calls != NONE).any()) else "time"
-    owner = _owners(timeline, rows, calls if by == "launch" else rows, process, start)
+    if by == "time":  # the device may be at it long after
+        calls, closed = rows, np.full(start.size, FOREVER)
+    owner = _owners(timeline, rows, calls, process, start, closed)
     del calls  # of a large capture every column counts
     rows, owner = _grouped(rows, owner)
     busy, until, kernels = np.zeros((3, start.size), np.int64)
@@ -67,7 +71,7 @@ def _have_rows(timeline: Timeline, rows: Rows, process: Ints) -> NDArray[np.bool
     return np.isin(process, having)
 
 
-def _owners(timeline: Timeline, rows: Rows, causes: Rows, process: Ints, start: Ints) -> Rows:
+def _owners(timeline: Timeline, rows: Rows, causes: Rows, process: Ints, start: Ints, closed: Ints) -> Rows:
     """Index of the step that each row belongs to, by when its cause (another row; `NONE`) started; or `NONE`."""
     owner = np.full(rows.size, NONE, np.int32)
     for each in np.unique(process):
@@ -75,8 +79,9 @@ def _owners(timeline: Timeline, rows: Rows, causes: Rows, process: Ints, start: 
         for at in range(0, rows.size, BLOCK):
             block = slice(at, at + BLOCK)
             mine = (timeline.process[rows[block]] == each) & (causes[block] != NONE)
-            step = np.searchsorted(start[first:last], timeline.start[causes[block][mine]], side="right") - 1
-            owner[block][mine] = np.where(step < 0, NONE, first + step)
+            at_ns = timeline.start[causes[block][mine]]
+            step = np.searchsorted(start[first:last], at_ns, side="right") - 1 + first
+            owner[block][mine] = np.where((step < first) | (at_ns > closed[step]), NONE, step)
     return owner
 
 

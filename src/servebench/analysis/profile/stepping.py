@@ -21,7 +21,8 @@ from servebench.analysis.profile.step_names import KINDS, Named
 from servebench.profile.intervals import Ints, Spans, union
 from servebench.profile.timeline import NONE, Kind, Timeline
 
-# Engines schedule the next step within milliseconds. After a longer break there was nothing to do.
+# Engines schedule the next step within milliseconds. After a longer break there was nothing to do, and what is launched
+# then (a dummy batch beside other replicas, a warm-up) is of no step.
 PAUSE_NS = 50_000_000
 NO_NAMES = (
     "no annotation is named like a step of vLLM (execute_context_R(T)_generation_R(T)) or SGLang (step[DECODE bs=N]); "
@@ -160,7 +161,7 @@ def _measured(timeline: Timeline, rows: Ints, named: list[Named], found_by: str)
     """The steps of these rows, with what they had the devices do and when the next one began."""
     start, end = timeline.start[rows], timeline.end[rows]
     process = timeline.process[rows].astype(np.int64)
-    work = step_work.of_steps(timeline, process, start)
+    work = step_work.of_steps(timeline, process, start, end + PAUSE_NS)
     until = np.maximum(end, work.until)
     numbers = np.array([each[1:] for each in named], np.int64).reshape(-1, len(step_names.GROUPS))
     return Steps(
