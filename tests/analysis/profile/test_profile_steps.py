@@ -94,6 +94,14 @@ def test_a_step_that_ends_with_the_capture_was_still_open() -> None:
     assert (len(found), found.truncated) == (2, 1)
 
 
+def test_a_last_step_without_length_was_still_open() -> None:
+    made = Made()
+    for k in range(3):
+        made.range(DECODE, 10 * k, 10 * k + (9 if k < 2 else 0))
+    found = steps_of(made)
+    assert (len(found), found.truncated) == (2, 1)
+
+
 def test_annotations_repeated_on_the_device_count_once() -> None:
     made = Made()
     for k in range(3):

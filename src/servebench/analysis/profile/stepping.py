@@ -190,9 +190,13 @@ def _periods(process: Ints, start: Ints, until: Ints) -> Ints:
 
 
 def _within(found: Steps, start: int, end: int, capture_end: int) -> Steps:
-    """The whole steps of the window. One that ends with the capture was still open: readers close it there."""
+    """The whole steps of the window.
+
+    One that ends with the capture was still open: readers close it there, and torch's profiler where it began.
+    """
     touching = (found.start < end) & (found.end > start)
-    inside = (found.start >= start) & (found.end <= end) & (found.end < capture_end)
+    was_open = (found.end >= capture_end) | ((found.end == found.start) & (found.period == NONE))
+    inside = (found.start >= start) & (found.end <= end) & ~was_open
     kept = found.of(inside)
     truncated = int((touching & ~inside).sum())
     if len(kept):
