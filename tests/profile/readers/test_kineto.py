@@ -363,9 +363,16 @@ def test_ranks_that_number_alike_are_told_apart(tmp_path: Path) -> None:
     assert any("renumbered: 0 → 1" in note for note in merged.notes)
 
 
-def test_ranks_of_which_one_is_not_aligned_are_not(tmp_path: Path) -> None:
-    files = [write_rank(tmp_path, 0, [kf.step(1, 1)]), write_rank(tmp_path, 1, [kf.step(1, 1)], base_ns=None)]
-    assert read_ranks(files).alignment is None
+def test_a_rank_on_an_unknown_clock_is_left_out_beside_others(tmp_path: Path) -> None:
+    files = [write_rank(tmp_path, 1, [kf.step(1, 1)], base_ns=None), write_rank(tmp_path, 0, [kf.step(1, 1)])]
+    found, alone = read_ranks(files), read_kineto(files[1])
+    assert (found.span, found.alignment, len(found)) == (alone.span, alone.alignment, 1)
+    assert found.notes == ("1 of 2 traces left out: nothing says what their instants count from",)
+
+
+def test_ranks_on_one_unknown_clock_stay_together(tmp_path: Path) -> None:
+    files = [write_rank(tmp_path, rank, [kf.step(1, 1)], base_ns=None) for rank in (0, 1)]
+    assert (len(read_ranks(files)), read_ranks(files).alignment) == (2, None)
 
 
 def test_no_ranks() -> None:

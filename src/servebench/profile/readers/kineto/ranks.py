@@ -19,16 +19,25 @@ def read_ranks(paths: Sequence[Path]) -> Timeline:
     """Read the files of several workers of one capture, in the order of `paths`, into one timeline.
 
     Workers that each see their own accelerator as number 0 get numbers of their own; so do processes that have the
-    same number in different containers.
+    same number in different containers. Beside files whose clock is known, those on an unknown one are left out.
 
     Raises:
         ValueError: as `read_kineto`; or no files.
         OSError: one cannot be read.
     """
-    timelines = [read_kineto(path) for path in paths]
+    timelines = _on_one_clock([read_kineto(path) for path in paths])
     if not timelines:
         raise ValueError("there is no trace to read")
     return timelines[0] if len(timelines) == 1 else _merged(_told_apart(timelines))
+
+
+def _on_one_clock(timelines: list[Timeline]) -> list[Timeline]:
+    aligned = [each for each in timelines if each.alignment is not None]
+    other = len(timelines) - len(aligned)
+    if not aligned or not other:
+        return timelines
+    note = f"{other} of {len(timelines)} traces left out: nothing says what their instants count from"
+    return [replace(aligned[0], notes=(*aligned[0].notes, note)), *aligned[1:]]
 
 
 def _told_apart(timelines: list[Timeline]) -> list[Timeline]:
