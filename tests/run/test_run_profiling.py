@@ -24,6 +24,7 @@ from servebench.record.document import replace_document
 from servebench.record.rundir import RunDir
 from servebench.run import RunOptions, run
 from servebench.run.asking import ask
+from servebench.telemetry.processes import process_tree
 from step_tool import StepTool
 
 LOAD = {"poisson": "15/s", "duration": "3s", "warmup": "500ms", "drain": "3s"}
@@ -229,6 +230,30 @@ class TestFailures:
         with pytest.raises(UsageError, match="steps cannot capture this server: it has no /start_profile"):
             profiled(engine, tmp_path / "a" / "run", "decode")
         assert not (tmp_path / "a" / "run").exists()
+
+    def test_answers_that_take_too_long_after_a_window_are_given_up(
+        self, engine: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("servebench.run.watching.PATIENCE_S", 0.0)
+        monkeypatch.setattr("servebench.run.watching.PATIENCE", 0.0)
+        result = profiled(engine, tmp_path / "run", "decode", seconds=0.3)
+        plain, captured = (RunDir.open(result.rundir.path / "profile" / "decode" / p) for p in ("plain", "captured"))
+        assert set(plain.requests()["outcome"].to_pylist()) == {"ok"}
+        assert set(captured.requests()["outcome"].to_pylist()) == {"in_flight"}
+        assert not result.summary["profile"]["windows"][0]["empty"]
+
+    def test_a_window_part_of_whose_load_died_says_so(self, engine: tuple[str, Path], tmp_path: Path) -> None:
+        class Deadly(StepTool):
+            def start(self, window: str, folder: Path, bounds: Any) -> None:
+                for pid in process_tree(os.getpid()):
+                    if b"servebench.dispatch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(pid, signal.SIGKILL)
+                super().start(window, folder, bounds)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("servebench.run.profiling.make_tool", lambda n, folder, s: Deadly(folder, s))
+            result = profiled(engine, tmp_path / "run", "100ms..400ms")
+        assert window(result, NAME)["reason"] == "not all of its load ran: a worker died (captured)"
 
     def test_a_tool_that_launches_servers_does_not_launch_the_simulated_engine(self, tmp_path: Path) -> None:
         class Launching(StepTool):

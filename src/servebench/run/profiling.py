@@ -142,6 +142,8 @@ class Profiling:
         rundir = run(load, options, observer, within=within)
         if rundir.manifest["status"] == "interrupted" and name == "plain":
             raise ServebenchError(NOT_REACHED)
+        if any(worker["exit"] == "died" for worker in rundir.manifest["workers"]):
+            raise ServebenchError(f"not all of its load ran: a worker died ({name})")
 
     def _folder(self, window: Window) -> Path:
         return self._rundir.path / FOLDER / window.name

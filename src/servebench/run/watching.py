@@ -14,7 +14,7 @@ import httpx
 
 from servebench.errors import ServebenchError
 from servebench.profile.windows import Window
-from servebench.record.counters import LiveCounters, Slot, Snapshot
+from servebench.record.counters import Command, LiveCounters, Slot, Snapshot
 from servebench.run.options import Observer
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.02
 STEPS_PATIENCE_S = 1.0
+PATIENCE_S, PATIENCE = 60.0, 4.0  # for the answers that outlast a window: so long, and so many times the window
 NOT_REACHED = "interrupted before it was captured"
 STEPS = re.compile(rb"^vllm:iteration_tokens_total_count(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
 
@@ -127,6 +128,15 @@ class Watch(Observer):
             self.reason = f"the capture failed: {type(error).__name__}: {error}"
         finally:
             counters.stop_load()
+            self._end(counters)
+
+    def _end(self, counters: LiveCounters) -> None:
+        """Give up what is still in flight a while after the capture: a server may hang, and the load has patience."""
+        deadline = time.monotonic() + PATIENCE_S + PATIENCE * self._bounds.seconds
+        while time.monotonic() < deadline and not self._interrupts.count:
+            if self._over.wait(POLL_S):
+                return
+        counters.command(Command.STOP)
 
     def _why_never(self) -> str:
         if self._interrupts.count:

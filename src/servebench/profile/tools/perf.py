@@ -196,7 +196,7 @@ class PerfTool(Tool):
         try:
             stacks = read_perf(folder / DATA, anchors)
         except UsageError as error:
-            raise ProfileError(str(error)) from None
+            raise ProfileError(str(error).replace(f"{folder}/", "")) from None  # a run may be moved
         if capture is None or capture.stop is None or stacks.alignment is None:
             return stacks
         inside = stacks.between(capture.start.realtime_ns, capture.stop.realtime_ns)

@@ -84,7 +84,7 @@ class Recording:
         finally:
             self.kill()
         if ended:
-            raise ProfileError(f"perf ended before the window did: {self._refusal()}")
+            raise ProfileError(f"perf ended before the window did: {self._why_ended()}")
 
     def kill(self) -> None:
         """End it and what it started at once, whatever they are at."""
@@ -101,6 +101,11 @@ class Recording:
         for descriptor in descriptors:
             with suppress(OSError):
                 os.close(descriptor)
+
+    def _why_ended(self) -> str:
+        if self._process.returncode == -signal.SIGKILL:
+            return "it was killed"  # by whoever is short of memory, most often
+        return self._refusal()
 
     def _refusal(self) -> str:
         try:
