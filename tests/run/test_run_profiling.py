@@ -255,6 +255,19 @@ class TestFailures:
             result = profiled(engine, tmp_path / "run", "100ms..400ms")
         assert window(result, NAME)["reason"] == "not all of its load ran: a worker died (captured)"
 
+    def test_secrets_that_a_profiler_finds_in_the_server_are_taken_out(
+        self, engine: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Telling(StepTool):
+            def start(self, window: str, folder: Path, bounds: Any) -> None:
+                super().start(window, folder, bounds)
+                (folder / "raw").write_bytes(b"\xffHUB_TOKEN=" + os.environb[b"HUB_TOKEN"])
+
+        monkeypatch.setenv("HUB_TOKEN", "Of-the-Hub-0")
+        monkeypatch.setattr("servebench.run.profiling.make_tool", lambda n, folder, s: Telling(folder, s))
+        result = profiled(engine, tmp_path / "run", "100ms..400ms")
+        assert (result.rundir.path / "profile" / NAME / "raw").read_bytes() == b"\xffHUB_TOKEN=************"
+
     def test_a_tool_that_launches_servers_does_not_launch_the_simulated_engine(self, tmp_path: Path) -> None:
         class Launching(StepTool):
             def launch(self) -> Launch:

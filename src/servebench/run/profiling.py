@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from servebench.dispatch.conductor import Interrupts
 from servebench.errors import ServebenchError, UsageError
 from servebench.profile.loads import Seen, begin_s, decoding_requests, load_of
+from servebench.profile.masking import mask
 from servebench.profile.server import Server
 from servebench.profile.tool import TIMELINE, Bounds, Launch, ProfileError
 from servebench.profile.tools import make_tool
@@ -194,6 +195,7 @@ class Profiling:
                 except OSError as error:
                     document["reason"] = document["reason"] or f"it could not be stored: {error.strerror or error}"
             self._interrupted |= interrupts.count > 0
+            self._rundir.manifest["warnings"] += mask(self._rundir.path / FOLDER, self._rundir.secrets)
             self._save()
 
     def _save(self) -> None:
