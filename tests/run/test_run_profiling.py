@@ -55,13 +55,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         yield sim.url, log
 
 
-def profiled(engine: tuple[str, Path], out: Path, windows: str, load: Any = BRIEF, **more: Any) -> Result:
+def profiled(
+    engine: tuple[str, Path], out: Path, windows: str, load: Any = BRIEF, workers: int = 1, **more: Any
+) -> Result:
     """A run with windows; `more` are fields of the request."""
     url, log = engine
     request = ProfileRequest("steps", parse_windows([windows]), settings={"log": str(log)}, **more)
     out.parent.mkdir(exist_ok=True)
     base = scenario(out.parent, load, workload=LENGTHS)
-    return Result.of(run(base, RunOptions(endpoint=url, out=out, workers=1, telemetry=False, profile=request)))
+    return Result.of(run(base, RunOptions(endpoint=url, out=out, workers=workers, telemetry=False, profile=request)))
 
 
 def window(result: Result, name: str) -> dict[str, Any]:
@@ -131,6 +133,13 @@ class TestBounds:
         inside = sum(told["start_ns"] <= s["end_ns"] <= told["stop_asked_ns"] for s in lines)
         assert 30 <= inside <= 120  # it asks for the count between steps
         assert told["stop_asked_ns"] - told["start_ns"] < 10e9
+
+    def test_no_more_workers_share_a_windows_load_than_it_has_requests(
+        self, engine: tuple[str, Path], tmp_path: Path
+    ) -> None:
+        result = profiled(engine, tmp_path / "run", "decode", workers=2, seconds=0.3, concurrency=1)
+        assert window(result, "decode")["reason"] is None
+        assert len(result.rundir.manifest["workers"]) == 2
 
     def test_a_range_begins_and_ends_by_the_clock_of_its_load(self, engine: tuple[str, Path], tmp_path: Path) -> None:
         result = profiled(engine, tmp_path / "run", "400ms..600ms")

@@ -139,6 +139,8 @@ class Profiling:
         assert execution.target is not None
         options = replace(execution.options, endpoint=execution.target.url, out=self._folder(window) / name)
         options = replace(options, profile=None, probes=0, reset_caches=False, keep_raw=False)
+        if options.workers is not None and load.load.closed is not None:  # an isolating load may be of two requests
+            options = replace(options, workers=min(options.workers, load.load.closed.concurrency))
         within = Within(execution.target, execution.interrupts, self._mark(window.name))
         rundir = run(load, options, observer, within=within)
         if rundir.manifest["status"] == "interrupted" and name == "plain":
