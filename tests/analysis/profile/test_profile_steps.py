@@ -196,6 +196,14 @@ def test_work_that_no_step_launched_is_no_step_s() -> None:
     assert ms(steps_of(made).busy) == [1]
 
 
+def test_what_is_launched_as_a_step_begins_is_its_own() -> None:
+    made = Made()
+    made.range(DECODE, 0, 10)
+    made.range(DECODE, 10, 20)
+    made.kernel("k", 11, 14, launch=10)
+    assert ms(steps_of(made).busy) == [0, 3]
+
+
 def test_what_is_launched_long_after_a_step_is_no_step_s() -> None:
     made = Made()
     for k in range(3):
