@@ -116,7 +116,7 @@ def brute_cause(
     process = None if after is None else after.process
     held = sum(
         1
-        for t in range(begin, end)
+        for t in range(begin, min(max(after.start - after.launch, begin), end) if late else end)
         if any(w.process == process and w.start <= t < w.start + w.length for w in host_rows)
     )
     if (late or unknown) and 2 * held > end - begin:
@@ -124,7 +124,7 @@ def brute_cause(
     if late:
         return "host_late"
     ended = [row for row in earlier if row.end == since]
-    if any(row.kind in COPY_KINDS for row in (*ended[-1:], *following[:1])):
+    if following and any(row.kind in COPY_KINDS for row in (*ended[-1:], *following[:1])):
         return "copy_or_sync"
     return "unknown" if unknown else "dependency"
 

@@ -3,10 +3,10 @@
 Causes, the first that applies:
 
 - `no_request`: for most of the gap the client had no request at the server.
-- `copy_or_sync`: the next work was not launched before the gap, and for most of the gap a call of its process that
-  waits for the device, or copies, was running: the host was held up there.
+- `copy_or_sync`: the next work was not launched before the gap, and for most of the gap a call of its process that waits
+  for the device, or copies, was running before that launch: the host was held up there.
 - `host_late`: the call that launched the next work began only after the device had run dry.
-- `copy_or_sync`: a copy ended where the gap begins, or begins where it ends.
+- `copy_or_sync`: a copy ended where the gap begins, or begins where it ends; unless nothing more comes.
 - `dependency`: the next work had been launched before; the device itself waited, for a stream, an event or a peer. That
   the host waits, too, for what it has launched already is not a cause.
 - `unknown`: the capture does not tell what launched the next work.
@@ -75,7 +75,7 @@ def find_gaps(device: Occupancy, phases: Phases | None) -> Gaps:
     cause[call == NONE] = UNKNOWN
     cause[_beside_copy(device, before, after)] = COPY_OR_SYNC
     cause[late] = HOST_LATE
-    most, held = _held(device, spans, after, np.flatnonzero(late | (call == NONE)))
+    most, held = _held(device, spans, after, call, np.flatnonzero(late | (call == NONE)))
     cause[most] = COPY_OR_SYNC
     if phases is not None:
         idle = intervals.covered(*spans, _no_request(phases, device))
@@ -165,15 +165,20 @@ def _beside_copy(device: Occupancy, before: NDArray[np.int32], after: NDArray[np
     """Whether a copy ran last before the gap, or runs next."""
     copy = np.append(is_copy(device.kind), [_is_copy(device, device.following), _is_copy(device, device.preceding)])
     mask: Bools = copy[after] | copy[before]  # NONE is the last
-    return mask
+    # where nothing more comes, such as at the end of a program, that a copy was the last says nothing
+    return mask if device.following is not None else mask & (after < device.size)
 
 
 def _is_copy(device: Occupancy, row: int | None) -> bool:
     return row is not None and bool(is_copy(device.timeline.kind[[row]])[0])
 
 
-def _held(device: Occupancy, spans: Spans, after: NDArray[np.int32], which: Ints) -> tuple[Bools, Bools]:
+def _held(
+    device: Occupancy, spans: Spans, after: NDArray[np.int32], call: NDArray[np.int32], which: Ints
+) -> tuple[Bools, Bools]:
     """Whether calls that wait or copy, of the process of the next work, cover most of a gap; and whether its begin.
+
+    What the host waits for once it has launched the next work held nothing up, and does not count.
 
     Args:
         which: the gaps of interest, as indices; the others count as not held.
@@ -184,7 +189,8 @@ def _held(device: Occupancy, spans: Spans, after: NDArray[np.int32], which: Ints
     for each in np.unique(process):
         own = which[process == each]
         starts, ends, waits = spans.starts[own], spans.ends[own], _waits(device.timeline, each)
-        most[own] = 2 * intervals.covered(starts, ends, waits) > ends - starts
+        launch = np.where(call[own] == NONE, ends, np.clip(device.timeline.start[call[own]], starts, ends))
+        most[own] = 2 * intervals.covered(starts, launch, waits) > ends - starts
         begin[own] = intervals.covered(starts, starts + 1, waits) > 0
     return most, begin
 
