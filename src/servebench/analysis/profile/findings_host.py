@@ -15,6 +15,7 @@ OUTSIDE_SHARE = 0.3  # of the steps' time in no operator: more than dispatch cos
 CALL_SHARE = 0.05  # of the window's time in one kind of call that does work
 SPIN_SHARE = 0.1  # of the samples in waiting loops of the thread pool
 FUNCTION_SHARE = 0.2  # of the samples in one function itself
+LEAST_SAMPLES = 100  # a fifth of fewer could be a tenth, or a third
 
 MATRIX = re.compile(r"addmm|\bmm\b|::mm|matmul|linear|gemm|mkldnn|onednn", re.IGNORECASE)
 ATTENTION = re.compile(r"attention|attn|flash|paged", re.IGNORECASE)
@@ -103,7 +104,7 @@ def hot_function(answers: Document) -> Findings:
     hot = answers["hot"]
     rows = [] if hot is None else [row for row in hot["functions"] if not SPINS.search(row["name"])]
     row = max(rows, key=lambda each: each["self_share"] or 0.0, default=None)
-    if hot is None or row is None or (row["self_share"] or 0.0) < FUNCTION_SHARE:
+    if hot is None or row is None or hot["samples"] < LEAST_SAMPLES or (row["self_share"] or 0.0) < FUNCTION_SHARE:
         return
     module = f" ({row['module']})" if row["module"] else ""
     yield finding(

@@ -3,8 +3,8 @@
 Causes, the first that applies:
 
 - `no_request`: for most of the gap the client had no request at the server.
-- `copy_or_sync`: the next work was not launched before the gap, and for most of the gap a call of its process that waits
-  for the device, or copies, was running before that launch: the host was held up there.
+- `copy_or_sync`: the next work was not launched before the gap, and for most of the gap a call of its process that
+  waits for the device, or copies, was running before that launch: the host was held up there.
 - `host_late`: the call that launched the next work began only after the device had run dry.
 - `copy_or_sync`: a copy ended where the gap begins, or begins where it ends; unless nothing more comes.
 - `dependency`: the next work had been launched before; the device itself waited, for a stream, an event or a peer. That
