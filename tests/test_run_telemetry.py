@@ -256,7 +256,10 @@ class TestFaults:
         assert result.summary["outcomes"]["failed"] > 0
         assert result.code("server.restarted")["level"] == "fail"
         assert result.summary["server_side"]["restarts"] == 1
-        assert "restarted" in result.code("server.counts")["text"]
+        counts = result.code("server.counts")
+        # where the last scrape before the stop happened to see all that the first server had done, the counts are equal
+        assert counts["level"] == "ok"
+        assert "restarted" in counts["text"] or "counted the same" in counts["text"]
 
     def test_a_sampler_that_is_killed_costs_a_warning(self, tmp_path: Path) -> None:
         killer = AtLoad(1.0, lambda: [os.kill(pid, signal.SIGKILL) for pid in samplers()])

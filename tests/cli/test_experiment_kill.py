@@ -12,6 +12,7 @@ import pytest
 from runs import Command, command, until, write_scenario
 from servebench.cli.main import main
 from servebench.experiment.directory import ExperimentDir
+from servebench.record.rundir import RunDir
 
 LOAD = {"poisson": "40/s", "requests": 40, "drain": "5s"}
 CELLS = 3
@@ -45,7 +46,7 @@ def in_the_middle_of_cell(number: int, started: Command, out: Path) -> Path:
             return None
         ended = {record["name"] for record in ExperimentDir.open(out).document["cells"]}
         begun = [path for path in out.glob("cells/*") if path.name not in ended]
-        has_load = [path for path in begun if any(file.stat().st_size for file in path.glob("journal/*.arrows"))]
+        has_load = [path for path in begun if (path / "run.json").exists() and RunDir.open(path).requests().num_rows]
         return has_load[0] if len(ended) == number - 1 and has_load else None
 
     found: Path = until(running, 60, f"cell {number} under load")

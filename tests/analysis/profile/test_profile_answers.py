@@ -169,7 +169,7 @@ def test_stacks_alone_are_a_window() -> None:
     assert found["traffic"]["as_meant"] is True
     assert found["hot"]["counters"] == {"cycles": None}
     assert (found["notes"], found["files"]) == (["lost 3"], ["flame.svg"])
-    assert found["findings"][0]["code"] == "hot_function"
+    assert found["findings"] == []  # of ten samples nothing is made
 
 
 def test_what_other_tools_hold_ready_is_passed_on() -> None:
