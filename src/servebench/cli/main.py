@@ -22,6 +22,7 @@ COMMANDS = {
     "profile": "Capture prefill and decode windows of a server; say what they spend their time on.",
     "analyze": "Say what a profiler's file shows: busy and idle time, steps, kernels, what to try next.",
     "report": "Compute the report of a run directory again, offline.",
+    "export": "Write a run as CSV, Parquet, an HDR log, vLLM's JSON, Prometheus text or Markdown.",
     "sweep": "Run a scenario over a range of settings; a table and curves.",
     "capacity": "Search the highest rate at which the scenario's SLO holds, as a bracket.",
     "plan": "From measured capacity and a demand to replicas, GPUs and cost.",
