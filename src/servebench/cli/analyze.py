@@ -91,8 +91,9 @@ def _part(text: str) -> tuple[float, float]:
 def _stored(path: Path) -> dict[str, Any] | None:
     """What is known of a run's windows, or of one of them, if `path` is their folder."""
     from servebench.analysis.profile import stored
+    from servebench.profile.tool import WINDOW
 
-    if (path / stored.WINDOW).is_file():
+    if (path / WINDOW).is_file():
         return stored.answers_of(path)
     return stored.summary_of(path)
 

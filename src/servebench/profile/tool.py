@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from servebench.profile.server import Server
 
 Scalar = str | int | float | bool | None
+FOLDER = "profile"  # of a run directory: one folder a window
+WINDOW, WINDOW_SCHEMA = "window.json", 1
 TIMELINE = "timeline.parquet"  # in a window's folder, beside what the tool itself wrote
 STACKS = "stacks.folded"
 FLAME_GRAPH = "flame.svg"

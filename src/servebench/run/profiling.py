@@ -14,7 +14,7 @@ from servebench.errors import ServebenchError, UsageError
 from servebench.profile.loads import Seen, begin_s, decoding_requests, load_of
 from servebench.profile.masking import mask
 from servebench.profile.server import Server
-from servebench.profile.tool import TIMELINE, Bounds, Launch, ProfileError
+from servebench.profile.tool import FOLDER, TIMELINE, WINDOW, WINDOW_SCHEMA, Bounds, Launch, ProfileError
 from servebench.profile.tools import make_tool
 from servebench.profile.windows import ProfileRequest, Window, parse_windows
 from servebench.record.document import replace_document
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from servebench.run.target import Target
     from servebench.scenario.schema import Scenario
 
-SCHEMA = 1
-FOLDER = "profile"
-WINDOW = "window.json"
 NOT_READ = "interrupted before what was captured was read"
 
 
@@ -153,7 +150,7 @@ class Profiling:
 
     def _note(self, window: Window, bounds: Bounds, instants: Instants, reason: str | None) -> None:
         self._documents[window.name] = {
-            "schema": SCHEMA,
+            "schema": WINDOW_SCHEMA,
             "name": window.name,
             "kind": window.kind,
             "tool": self._tool.name,

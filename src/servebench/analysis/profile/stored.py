@@ -15,11 +15,10 @@ from servebench.analysis.profile.answers import Document, Label, answers, blank
 from servebench.errors import UsageError
 from servebench.profile.stacks import Stacks
 from servebench.profile.timeline import Alignment, Timeline
-from servebench.profile.tool import FLAME_GRAPH, STACKS, TIMELINE
+from servebench.profile.tool import FLAME_GRAPH, FOLDER, STACKS, TIMELINE, WINDOW, WINDOW_SCHEMA
 from servebench.record.rundir import RunDir
 
-FOLDER, WINDOW, CAPTURED = "profile", "window.json", "captured"
-SCHEMA = 1
+CAPTURED = "captured"
 # What comes of files that are not what they should be, down to columns whose values make no sense.
 DAMAGE = (UsageError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, OSError)
 NO_PLAIN = "the cost of capturing is not known: there is no run of the same load without it"
@@ -131,7 +130,7 @@ def _read(path: Path) -> dict[str, Any]:
         document = json.loads((path / WINDOW).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return {"damage": f"{WINDOW} is damaged: {error}"}
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") != WINDOW_SCHEMA:
         return {"damage": f"{WINDOW} is of another version of servebench"}
     return document
 
